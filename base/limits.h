@@ -1,0 +1,37 @@
+/* limits.h - every bound and window of Quire, and how they relate. A table, queue or column that can grow is bounded by
+ * one of these; what happens at the bound is said beside it. */
+#ifndef QR_LIMITS_H
+#define QR_LIMITS_H
+
+#include "base/base.h"
+
+enum {
+    QR_GROUPS_MAX = 4,             /* retention groups of one model; more: the model is refused at load */
+    QR_CONTEXT_MAX = 131072,       /* tokens of one continuation; longer: 400 context_length_exceeded */
+    QR_LANES_MAX = 64,             /* lanes of one device; params.max_lanes is at most this */
+    QR_BATCHES_IN_FLIGHT = 2,      /* batches the executor holds: one runs, one is prepared */
+    QR_BATCH_ROWS_MAX = 4096,      /* rows of one batch */
+    QR_REQUESTS_MAX = 1024,        /* requests open in one gateway, router, worker or scheduler; more: BUSY */
+    QR_STOPS_MAX = 16,             /* stop strings of one request; more: 400 */
+    QR_STOP_BYTES_MAX = 256,       /* bytes of one stop string; longer: 400 */
+    QR_SALT_BYTES_MAX = 64,        /* bytes of tenant salt or cache_salt; longer: 400 */
+    QR_PARTNERS_MAX = 64,          /* actors of other failure units one actor may know */
+    QR_NODES_MAX = 32,             /* nodes of one mesh */
+    QR_ACTORS_MAX = 64,            /* actors of one node */
+    QR_MESSAGE_ELEMENTS_MAX = 64,  /* elements of a message head, the six of the envelope included */
+    QR_MESSAGE_BYTES_MAX = 4 << 20, /* bytes of one encoded message; a longer one from outside is refused */
+    QR_OUTBOX_BYTES = 8 << 20,     /* bytes of structs and columns one handler call may emit */
+    QR_NOTES_MAX = 64,             /* notes one handler call may emit; more are counted and dropped */
+    QR_TEXT_BYTES_MAX = 1 << 20,   /* bytes of text of one request; longer: 413 */
+    QR_CHAT_MESSAGES_MAX = 2048,   /* messages of one chat request; more: 400 */
+    QR_DELTA_TEXT_MAX = 4096       /* bytes of text the gateway may hold back for one request (stop strings, UTF-8) */
+};
+
+#define QR_TOKEN_NONE UINT32_MAX          /* no token was drawn */
+#define QR_TOKEN_PREVIOUS (UINT32_MAX - 1) /* token source of a decode row: what the lane drew in the batch before */
+#define QR_NEVER_US UINT64_MAX            /* an alarm or deadline that never comes */
+
+_Static_assert(QR_STOPS_MAX * QR_STOP_BYTES_MAX <= QR_DELTA_TEXT_MAX, "held-back text covers every stop string");
+_Static_assert((uint64_t)QR_CONTEXT_MAX * 8 < QR_MESSAGE_BYTES_MAX, "a whole context of tokens and handles fits one message");
+
+#endif
