@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# The short gate: installs, builds and runs every test once. Safe to run again; the second time only what changed is built.
+#   tests/run.sh            everything
+#   tests/run.sh --quick    one compiler, no sanitizers, no fuzzing
+set -euo pipefail
+cd "$(dirname "$0")/.."
+quick=${1:-}
+jobs=$(nproc)
+commit=$(git rev-parse HEAD 2>/dev/null || echo none)
+seed=$((16#$(printf '%s' "$commit" | sha256sum | cut -c1-7)))
+passed=0
+failed=()
+skipped=0
+say() { printf '\n== %s\n' "$*"; }
+
+configure() { # folder, options...
+  local folder=$1
+  shift
+  cmake -S . -B "$folder" "$@" >"$folder.log" 2>&1 || { cat "$folder.log"; return 1; }
+}
+build() { cmake --build "$1" -j "$jobs" >"$1.log" 2>&1 || { grep -E 'error|warning|Error' -A6 "$1.log" | head -60; return 1; }; }
+suite() { # folder, ctest options...
+  local folder=$1 out
+  shift
+  out=$folder/ctest.txt
+  (cd "$folder" && QUIRE_TEST_SEED=$seed ctest --output-on-failure --timeout 300 "$@") >"$out" 2>&1 || true
+  grep -E 'tests passed|Total Test time' "$out" || tail -30 "$out"
+  passed=$((passed + $(grep -cE '^ *[0-9]+/[0-9]+ Test .* Passed' "$out" || true)))
+  skipped=$((skipped + $(grep -cE '\*\*\*Skipped' "$out" || true)))
+  while read -r name; do failed+=("$folder:$name"); done < <(grep -E '\*\*\*(Failed|Timeout|Exception|Not Run)' "$out" | sed -E 's/.*Test +#[0-9]+: ([^ ]+) .*/\1/')
+  while read -r name; do
+    grep -qE "^$name( |$)" tests/skips.txt || failed+=("$folder:$name skipped but not in tests/skips.txt")
+  done < <(grep -E '\*\*\*Skipped' "$out" | sed -E 's/.*Test +#[0-9]+: ([^ ]+) .*/\1/')
+  if grep -qE '\*\*\*(Failed|Timeout|Exception)' "$out"; then grep -E 'FAILED|ERROR|Assert|error:|\*\*\*' "$out" | head -60; fi
+}
+step() { # name, command...
+  local name=$1
+  shift
+  if "$@"; then passed=$((passed + 1)); else failed+=("$name"); fi
+}
+
+say "packages"
+examples/install-packages.sh
+mkdir -p build
+export QUIRE_MODEL=${QUIRE_MODEL:-$(examples/get-model.sh smollm2 | tail -n 1)}
+echo "model $QUIRE_MODEL; seed $seed from commit $commit"
+
+say "build and test, gcc"
+configure build -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=gcc
+build build
+suite build -j "$jobs"
+
+say "the program through its real edges"
+step program tests/program/run.sh build
+
+if [ "$quick" != "--quick" ]; then
+  say "build, clang"
+  configure build-clang -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=clang
+  build build-clang
+  suite build-clang -j "$jobs" -L bits
+  say "purity of the actors"
+  step purity tests/house/purity.sh
+  say "ASan and UBSan"
+  configure build-asan -DCMAKE_C_COMPILER=gcc -DQR_SANITIZE=address,undefined
+  build build-asan
+  ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 suite build-asan -j "$jobs" -LE slow
+  say "TSan"
+  configure build-tsan -DCMAKE_C_COMPILER=clang -DQR_SANITIZE=thread
+  build build-tsan
+  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" suite build-tsan -R '^(host|mesh|uplink|record|cpu_device)'
+  say "fuzz, 20 s each"
+  step fuzz tests/fuzz/run.sh 20
+  say "mutants"
+  step mutants tests/mutants/run.sh
+fi
+
+say "result"
+for name in "${failed[@]+"${failed[@]}"}"; do echo "FAILED $name"; done
+echo "$passed passed, ${#failed[@]} failed, $skipped skipped"
+[ ${#failed[@]} -eq 0 ]
