@@ -1,0 +1,125 @@
+"""What a person meets at the edges: bad files, bad options, ports in use, signals, clients that leave."""
+import json
+import os
+import signal
+import socket
+import tempfile
+import time
+import unittest
+
+from quire_program import MODEL, Server, free_port, generate, run
+
+
+class CommandLine(unittest.TestCase):
+    def refused(self, *words, has):
+        done = run(*words, check=False, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        for part in has:
+            self.assertIn(part, done.stderr)
+
+    def test_missing_model(self):
+        self.refused("serve", "--model", "/nowhere/m.gguf", has=["/nowhere/m.gguf"])
+        self.refused("serve", has=["--model"])
+
+    def test_unknown_option_names_the_nearest(self):
+        self.refused("serve", "--pagess", "3", has=["pagess", "pages"])
+        self.refused("serve", "--threads", "many", has=["threads"])
+        self.refused("serve", "--max-lanes", "0", has=["max", "lanes"])
+
+    def test_unknown_subcommand(self):
+        self.refused("srve", has=["serve"])
+
+    def test_truncated_model(self):
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as f, open(MODEL, "rb") as whole:
+            f.write(whole.read(1 << 20))
+            f.flush()
+            self.refused("serve", "--model", f.name, has=[f.name])
+            self.refused("inspect", f.name, has=[f.name])
+
+    def test_not_a_model(self):
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as f:
+            f.write(b"hello")
+            f.flush()
+            self.refused("serve", "--model", f.name, has=[f.name])
+
+    def test_port_in_use(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            s.listen()
+            port = s.getsockname()[1]
+            done = run("serve", "--model", MODEL, "--listen", f"127.0.0.1:{port}", check=False, timeout=60)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(str(port), done.stderr)
+
+    def test_help(self):
+        for words in ([], ["serve"], ["generate"], ["bench"], ["inspect"], ["node"], ["tap"], ["doctor"]):
+            done = run(*words, "--help")
+            self.assertIn("usage: quire", done.stdout)
+
+    def test_doctor(self):
+        done = run("doctor", timeout=120)
+        self.assertIn("avx", done.stdout.lower())
+
+
+class Generate(unittest.TestCase):
+    def test_json_object(self):
+        out = generate("--prompt", "The capital of France is", "--max-tokens", 8, "--temperature", 0)
+        self.assertEqual(set(out), {"text", "prompt_tokens", "completion_tokens", "finish_reason", "cached_tokens", "timings"})
+        self.assertEqual(set(out["timings"]), {"load_ms", "ttft_ms", "prefill_tokens_per_s", "decode_tokens_per_s"})
+        self.assertEqual(out["finish_reason"], "length")
+        self.assertEqual(len(out["completion_tokens"]), 8)
+        same = generate("--tokens", ",".join(map(str, out["prompt_tokens"])), "--max-tokens", 8, "--temperature", 0)
+        self.assertEqual(same["completion_tokens"], out["completion_tokens"])
+        self.assertEqual(same["text"], out["text"])
+
+    def test_contiguous_decoder_agrees(self):
+        words = ["--prompt", "Once upon a time", "--max-tokens", 12, "--temperature", 0]
+        self.assertEqual(generate("--contiguous", *words)["text"], generate(*words)["text"])
+
+    def test_settings_do_not_change_bits(self):
+        words = ["--prompt", "In a small village by the sea there lived " * 8, "--max-tokens", 16, "--temperature", 0.9, "--seed", 11]
+        first = generate(*words)
+        for options in (["--threads", 1], ["--page-tokens", 64], ["--prefill-tile", 7], ["--isa", "scalar", "--prefill-tile", 64], ["--scramble", 1, "--poison", 1]):
+            self.assertEqual(generate(*words, *options)["completion_tokens"], first["completion_tokens"], options)
+
+
+class Ends(unittest.TestCase):
+    def test_SD_01_signals_end_the_server(self):
+        for signals in ([signal.SIGTERM], [signal.SIGINT]):
+            with Server() as server:
+                server.complete(prompt="hi", max_tokens=2)
+                begin = time.monotonic()
+                self.assertEqual(server.stop(signals[0], 5), 0)
+                self.assertLess(time.monotonic() - begin, 5)
+
+    def test_SD_01_second_signal_ends_at_once(self):
+        with Server() as server:
+            s = socket.create_connection(("127.0.0.1", server.port))
+            body = json.dumps({"prompt": "word " * 3000, "max_tokens": 2000, "stream": True, "ignore_eos": True}).encode()
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            time.sleep(0.5)
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+            server.process.send_signal(signal.SIGINT)
+            begin = time.monotonic()
+            server.process.wait(5)
+            self.assertLess(time.monotonic() - begin, 1)
+            s.close()
+
+    def test_client_that_leaves_cancels_its_work(self):
+        with Server("--max-lanes", 2) as server:
+            for stream in (True, False):
+                s = socket.create_connection(("127.0.0.1", server.port))
+                body = json.dumps({"prompt": "word " * 4000, "max_tokens": 500, "stream": stream, "ignore_eos": True}).encode()
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                server.settle("quire_worker_requests_open", 1)
+                s.close()
+                server.settle("quire_worker_requests_open", 0, 3)
+                server.settle("quire_lanes_open", 0, 3)
+            pages = server.drop_cache()
+            self.assertEqual(pages["pages_free"], pages["pages_pool"])
+
+
+if __name__ == "__main__":
+    unittest.main()
