@@ -91,3 +91,24 @@ const qr_schema_t *qr_schema_find_name(const char *name)
     }
     return NULL;
 }
+
+/* Names of roles by number. */
+#define ROLE(name) [QR_ROLE_##name] = #name,
+static const char *const roles[] = {
+    ROLE(mesh) ROLE(http) ROLE(text) ROLE(gateway) ROLE(router) ROLE(worker) ROLE(scheduler)
+    ROLE(page_manager) ROLE(executor) ROLE(heartbeat) ROLE(transfer) ROLE(storage) ROLE(facts)
+    ROLE(catalog_writer) ROLE(catalog_replica) ROLE(restore_streamer) ROLE(checkpoint_writer) ROLE(uplink)
+    ROLE(record) ROLE(prompt)
+};
+#undef ROLE
+_Static_assert(QR_COUNT(roles) == QR_ROLE_prompt + 1, "a role without a name");
+
+const char *qr_role_name(uint8_t role) { return role < QR_COUNT(roles) && roles[role] ? roles[role] : "unknown"; }
+
+uint8_t qr_role_find(const char *name)
+{
+    size_t length = strlen(name);
+    for (uint8_t role = 1; role < QR_COUNT(roles); role++)
+        if (strlen(roles[role]) == length && memcmp(roles[role], name, length) == 0) return role;
+    return 0;
+}

@@ -46,6 +46,10 @@ const qr_schema_t *qr_schema_find(uint16_t type);
 /* The row with this name, NULL without one. */
 const qr_schema_t *qr_schema_find_name(const char *name);
 
+/* "scheduler" for QR_ROLE_scheduler, "unknown" for a number that no role has; and back (0 if no role has the name). */
+const char *qr_role_name(uint8_t role);
+uint8_t qr_role_find(const char *name);
+
 /* Whether a kind is a column, and the bytes of one element (numbers and hash: of the value itself). */
 static inline bool qr_kind_is_column(uint8_t kind) { return kind >= QR_KIND_BYTES; }
 static inline uint32_t qr_kind_bytes(uint8_t kind)
