@@ -31,9 +31,9 @@ void qr_outbox_init(qr_outbox_t *outbox, qr_message_t *messages, uint32_t capaci
 void qr_outbox_reset(qr_outbox_t *outbox, uint32_t capacity);
 /* Appends a message: body is the struct of `type` (qr_<name>_t); its columns are copied. */
 void qr_outbox_send(qr_outbox_t *outbox, uint64_t to, uint16_t type, const void *body);
-/* qr_send(outbox, to, offer, &body): checks at compile time that body is a qr_offer_t. */
-#define qr_send(outbox, to, name, body) \
-    qr_outbox_send((outbox), (to), QR_MESSAGE_##name, (1 ? (body) : (const qr_##name##_t *)0))
+/* qr_send(outbox, to, offer, &body): checks at compile time that body is a qr_offer_t; a compound literal may stand there too. */
+#define qr_send(outbox, to, name, ...) \
+    qr_outbox_send((outbox), (to), QR_MESSAGE_##name, (1 ? (__VA_ARGS__) : (const qr_##name##_t *)0))
 /* Notes are what an actor logs. More than QR_NOTES_MAX per call are counted and dropped. */
 void qr_outbox_note(qr_outbox_t *outbox, uint32_t level, uint32_t code, uint64_t request_id, uint64_t a, uint64_t b, uint64_t c);
 /* Arms the alarm to fire at the earlier of what is armed and at_us. */
