@@ -1,0 +1,1241 @@
+/* scheduler.c - owns the order of requests, the lanes of one device and the batches in flight.
+ *
+ *   worker       -- submit -->  scheduler  -- ended -->                     every submit ends once
+ *   scheduler    -- pages_reserve -->  page_manager  -- granted | wait | refused -->     one question at a time, first of the order first
+ *   scheduler    -- lane_open, batch_run -->  executor  -- lane_opened, batch_done | batch_failed -->
+ *   scheduler    -- rows_committed -->  page_manager,   -- step_tokens -->  worker       one of each per step
+ *   scheduler    -- lane_close -->  executor,           -- route_release -->  page_manager
+ *
+ * I1. The queue holds exactly the requests without a route, sorted by order; no two orders are equal.
+ * I2. At most one pages_reserve is open; the lane it will need is set aside for it.
+ * I3. While the first request that is not waiting for a producer lacks pages, no later one is asked for.
+ * I4. A lane's in_flight counts the batches in flight that name it, voids those of them whose result will be dropped. A lane with
+ *     voids is not planned; with none, the rows in flight are exactly [rows_done, rows_sent).
+ * I5. A route is released, and its lane closed, only when no batch in flight names it. The executor hears the close first.
+ * I6. rows_done <= rows_sent <= rows_total = known tokens + tokens still to draw - 1. Row p draws iff p >= known tokens - 1.
+ * I7. Token storage: regions of the requests lie in the order of the list, do not overlap, and sum to tokens_used.
+ * I8. cached_tokens is the boundary of the grant and nothing else; computed prompt rows are counted when they are committed. */
+#include "actors/scheduler.h"
+
+#include "actors/note.h"
+#include "actors/plan.h"
+#include "base/error.h"
+#include "base/map.h"
+#include "base/mutant.h"
+#include "base/sha256.h"
+#include "base/text.h"
+
+enum { NONE = 0xffffffffu };
+enum { ENDS_PER_CALL = 64, MAX_OUT = 4 * QR_LANES_MAX }; /* deadlines and stops end at most so many requests per call */
+enum { TOKENS_PER_REQUEST = 1024, CONTEXTS = 4 };        /* token storage: the larger of both bounds */
+
+enum { METRICS =
+#define METRIC(name, number, kind, help) +1
+#include "messages/metric.def"
+};
+
+enum request_state { REQUEST_FREE, REQUEST_QUEUED, REQUEST_SHORT, REQUEST_WAITING, REQUEST_PLACED };
+enum lane_state { LANE_FREE, LANE_RESERVED, LANE_OPENING, LANE_RUNNING, LANE_ENDING, LANE_CLOSING };
+enum { AWAIT_OPENED = 1, AWAIT_CLOSED = 2, AWAIT_RELEASED = 4 };
+enum { COPIES_NONE, COPIES_TO_SEND, COPIES_IN_FLIGHT };
+
+typedef struct request {
+    uint64_t request_id, order, seed;
+    uint64_t submitted_us, granted_us, first_token_us, deadline_us;
+    uint64_t token_at;              /* first of token_count ids in the storage */
+    uint64_t releases_seen, retry_us; /* SHORT: ask again when a release came since, or then */
+    uint64_t producer, wait_until_us; /* WAITING */
+    qr_hash_t scope;
+    uint32_t attempt, state, token_count, generated_from;
+    uint32_t draws_max;             /* tokens still to draw */
+    uint32_t boundary, computed;    /* rows granted; prompt rows committed since */
+    uint32_t wait_boundary, waits, wait_over;
+    uint32_t temperature_bits, top_p_bits, min_p_bits, top_k, logprobs, ignore_eos;
+    uint32_t lane;                  /* NONE without one */
+    uint32_t before, after;         /* storage order; free list through `after` */
+    uint32_t reserved;
+} request_t;
+
+typedef struct lane {
+    uint64_t route;
+    uint32_t generation, state, request, awaiting;
+    uint32_t prompt, rows_total;    /* known tokens at grant; I6 */
+    uint32_t rows_done, rows_sent;
+    uint32_t draws, pending;        /* tokens drawn and committed; the newest of them */
+    uint32_t in_flight, voids, failures, keep;
+    uint32_t copy_state, copy_count;
+    uint32_t covered[QR_GROUPS_MAX]; /* rows the pages at hand have room for */
+    uint64_t copy_sources[QR_SCHEDULER_COPIES_MAX], copy_targets[QR_SCHEDULER_COPIES_MAX];
+    uint32_t copy_rows[QR_SCHEDULER_COPIES_MAX], copy_groups[QR_SCHEDULER_COPIES_MAX];
+} lane_t;
+
+typedef struct entry {
+    uint32_t lane, start, rows, dropped; /* dropped 1: void, its result does not count */
+} entry_t;
+
+typedef struct batch {
+    uint64_t id; /* 0 = none */
+    uint32_t lane_count, prefill_rows, decode_rows, reserved;
+    entry_t entries[QR_LANES_MAX];
+} batch_t;
+
+typedef struct scheduler {
+    uint64_t address, epoch, worker, page_manager, executor;
+    uint64_t requests_at, lanes_at, queue_at, tokens_at, map_at; /* offsets of the tables behind this struct */
+    uint64_t window_lanes_at, window_pages_at, window_groups_at, window_blocks_at; /* columns of pages for the next batch */
+    uint64_t tokens_max, tokens_end, tokens_used, batches_made, arrivals, releases;
+    uint64_t drain_by, stop_by;              /* who asked; 0 = nobody */
+    uint64_t drain_until_us, stop_until_us;
+    uint64_t asked_id;                       /* the open pages_reserve */
+    uint32_t asked_attempt, asked_lane;      /* lane NONE: no question is open */
+    uint32_t requests_max, lanes_max, context, page_tokens, group_count, windows_max;
+    uint32_t request_count, queue_count, window_count, free_request, token_head, token_tail;
+    uint32_t lanes_used, draining;
+    uint32_t windowed[QR_GROUPS_MAX];
+    uint64_t prompt_tokens, cached_tokens, computed_tokens, generated_tokens;
+    uint64_t batches_done, batches_failed, lanes_failed, decode_rows, prefill_rows, void_rows, asks;
+    qr_calibration_t calibration;
+    batch_t batches[QR_BATCHES_IN_FLIGHT];   /* oldest first */
+} scheduler_t;
+
+/* What one handler call carries around. */
+typedef struct call {
+    scheduler_t *self;
+    const qr_given_t *given;
+    qr_outbox_t *outbox;
+    uint64_t now_us;
+} call_t;
+
+static void *at(const scheduler_t *self, uint64_t offset) { return (uint8_t *)(uintptr_t)self + offset; }
+static request_t *request_of(const scheduler_t *self, uint32_t i) { return (request_t *)at(self, self->requests_at) + i; }
+static lane_t *lane_of(const scheduler_t *self, uint32_t i) { return (lane_t *)at(self, self->lanes_at) + i; }
+static uint32_t *queue_of(const scheduler_t *self) { return at(self, self->queue_at); }
+static uint32_t *tokens_of(const scheduler_t *self) { return at(self, self->tokens_at); }
+static qr_map_t *map_of(const scheduler_t *self) { return at(self, self->map_at); }
+static uint32_t request_index(const scheduler_t *self, const request_t *r) { return (uint32_t)(r - request_of(self, 0)); }
+static uint32_t lane_index(const scheduler_t *self, const lane_t *l) { return (uint32_t)(l - lane_of(self, 0)); }
+static uint64_t lane_handle(const scheduler_t *self, const lane_t *l) { return qr_handle(lane_index(self, l), l->generation); }
+
+/* The lane a handle names, NULL if it is not (or no longer) one. */
+static lane_t *lane_find(const scheduler_t *self, uint64_t handle)
+{
+    uint32_t i = qr_handle_index(handle);
+    if (i >= self->lanes_max) return NULL;
+    lane_t *lane = lane_of(self, i);
+    return lane->state != LANE_FREE && lane->generation == qr_handle_generation(handle) ? lane : NULL;
+}
+
+static lane_t *lane_find_route(const scheduler_t *self, uint64_t route)
+{
+    for (uint32_t i = 0; i < self->lanes_max; i++) {
+        lane_t *lane = lane_of(self, i);
+        if (lane->state >= LANE_OPENING && lane->route == route) return lane;
+    }
+    return NULL;
+}
+
+static request_t *request_find(const scheduler_t *self, uint64_t request_id)
+{
+    uint32_t i;
+    return qr_map_get(map_of(self), request_id, &i) ? request_of(self, i) : NULL;
+}
+
+/* ---- token storage (I7) --------------------------------------------------------------------------------------------- */
+
+static void tokens_compact(scheduler_t *self)
+{
+    uint64_t end = 0;
+    for (uint32_t i = self->token_head; i != NONE; i = request_of(self, i)->after) {
+        request_t *r = request_of(self, i);
+        memmove(tokens_of(self) + end, tokens_of(self) + r->token_at, (size_t)r->token_count * sizeof(uint32_t));
+        r->token_at = end;
+        end += r->token_count;
+    }
+    self->tokens_end = end;
+}
+
+/* Stores the ids of a request at the end of the list; the caller has seen that they fit. */
+static void tokens_store(scheduler_t *self, request_t *r, const qr_u32s_t *tokens)
+{
+    if (self->tokens_max - self->tokens_end < tokens->count) tokens_compact(self);
+    qr_assert(self->tokens_max - self->tokens_end >= tokens->count);
+    r->token_at = self->tokens_end;
+    r->token_count = (uint32_t)tokens->count;
+    qr_copy(tokens_of(self) + r->token_at, tokens->data, tokens->count * sizeof(uint32_t));
+    self->tokens_end += tokens->count;
+    self->tokens_used += tokens->count;
+    r->before = self->token_tail;
+    r->after = NONE;
+    if (self->token_tail == NONE) self->token_head = request_index(self, r);
+    else request_of(self, self->token_tail)->after = request_index(self, r);
+    self->token_tail = request_index(self, r);
+}
+
+static void tokens_forget(scheduler_t *self, request_t *r)
+{
+    self->tokens_used -= r->token_count;
+    if (r->before == NONE) self->token_head = r->after;
+    else request_of(self, r->before)->after = r->after;
+    if (r->after == NONE) self->token_tail = r->before;
+    else request_of(self, r->after)->before = r->before;
+    if (self->token_tail == NONE) self->tokens_end = 0;
+}
+
+/* ---- queue (I1) ------------------------------------------------------------------------------------------------------- */
+
+static void queue_insert(scheduler_t *self, request_t *r)
+{
+    uint32_t *queue = queue_of(self), place = self->queue_count++;
+    for (; place > 0 && request_of(self, queue[place - 1])->order > r->order; place--) queue[place] = queue[place - 1];
+    queue[place] = request_index(self, r);
+}
+
+static void queue_remove(scheduler_t *self, const request_t *r)
+{
+    uint32_t *queue = queue_of(self), place = 0, index = request_index(self, r);
+    while (queue[place] != index) place++;
+    self->queue_count--;
+    memmove(queue + place, queue + place + 1, (self->queue_count - place) * sizeof *queue);
+}
+
+/* ---- the end of lanes and requests ------------------------------------------------------------------------------------ */
+
+/* New pages of windowed groups that the executor has not been told of, as the columns they travel in. */
+typedef struct windows {
+    uint64_t *lanes, *pages;
+    uint32_t *groups, *blocks;
+} windows_t;
+
+static windows_t windows_of(const scheduler_t *self)
+{
+    return (windows_t){at(self, self->window_lanes_at), at(self, self->window_pages_at), at(self, self->window_groups_at),
+                       at(self, self->window_blocks_at)};
+}
+
+static void windows_forget(scheduler_t *self, uint64_t lane)
+{
+    windows_t w = windows_of(self);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < self->window_count; i++) {
+        if (w.lanes[i] == lane) continue;
+        w.lanes[kept] = w.lanes[i];
+        w.pages[kept] = w.pages[i];
+        w.groups[kept] = w.groups[i];
+        w.blocks[kept++] = w.blocks[i];
+    }
+    self->window_count = kept;
+}
+
+static void release_route(const call_t *call, lane_t *lane)
+{
+    lane->awaiting |= AWAIT_RELEASED;
+    lane->state = LANE_CLOSING;
+    call->self->releases++;
+    qr_send(call->outbox, call->self->page_manager, route_release, (&(qr_route_release_t){.route = lane->route, .keep = (uint8_t)lane->keep}));
+}
+
+/* Closes an ending lane as soon as no batch in flight names it (I5). */
+static void lane_try_close(const call_t *call, lane_t *lane)
+{
+    if (lane->state != LANE_ENDING || (lane->in_flight > 0 && !QR_MUTANT(154))) return;
+    windows_forget(call->self, lane_handle(call->self, lane));
+    lane->awaiting |= AWAIT_CLOSED;
+    qr_send(call->outbox, call->self->executor, lane_close, (&(qr_lane_close_t){.lane = lane_handle(call->self, lane)}));
+    release_route(call, lane);
+}
+
+static void lane_answered(scheduler_t *self, lane_t *lane, uint32_t what)
+{
+    lane->awaiting &= ~what;
+    if (lane->state != LANE_CLOSING || lane->awaiting != 0) return;
+    lane->state = LANE_FREE;
+    self->lanes_used--;
+}
+
+/* The results of a lane's rows in flight will be dropped; it is planned again, or closed, when they are through. */
+static void lane_void(scheduler_t *self, lane_t *lane)
+{
+    uint32_t index = lane_index(self, lane);
+    for (uint32_t b = 0; b < QR_BATCHES_IN_FLIGHT; b++)
+        for (uint32_t i = 0; self->batches[b].id && i < self->batches[b].lane_count; i++) {
+            entry_t *entry = &self->batches[b].entries[i];
+            if (entry->lane != index || entry->dropped) continue;
+            entry->dropped = 1;
+            lane->voids++;
+        }
+    lane->rows_sent = lane->rows_done;
+    if (lane->copy_state == COPIES_IN_FLIGHT && !QR_MUTANT(158)) lane->copy_state = COPIES_TO_SEND;
+}
+
+static void send_ended(const call_t *call, const request_t *r, uint32_t finish, uint32_t error)
+{
+    uint64_t granted_us = r->granted_us ? r->granted_us : call->now_us, first_us = r->first_token_us ? r->first_token_us : call->now_us;
+    qr_ended_t ended = {.request_id = r->request_id, .attempt = r->attempt, .finish = finish, .error = error};
+    ended.cached_tokens = qr_min_u32(r->boundary, r->generated_from);
+    ended.computed_tokens = r->computed;
+    ended.queue_us = granted_us - r->submitted_us;
+    ended.prefill_us = r->granted_us ? first_us - granted_us : 0;
+    qr_send(call->outbox, call->self->worker, ended, &ended);
+}
+
+/* Ends a request: the one place where a submit is answered. Its lane goes on until no batch names it. */
+static void request_end(const call_t *call, request_t *r, uint32_t finish, uint32_t error)
+{
+    scheduler_t *self = call->self;
+    send_ended(call, r, finish, error);
+    qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_ended, r->request_id, finish, error, r->computed);
+    lane_t *lane = r->lane == NONE ? NULL : lane_of(self, r->lane);
+    if (r->state != REQUEST_PLACED) queue_remove(self, r);
+    tokens_forget(self, r);
+    qr_assert(qr_map_remove(map_of(self), r->request_id));
+    memset(r, 0, sizeof *r);
+    r->lane = NONE;
+    r->after = self->free_request;
+    self->free_request = request_index(self, r);
+    self->request_count--;
+    if (lane == NULL) return;
+    lane->request = NONE;
+    if (lane->state == LANE_RESERVED) return; /* its grant is given back when it comes */
+    lane_void(self, lane);
+    lane->state = LANE_ENDING;
+    lane_try_close(call, lane);
+}
+
+/* ---- admission ---------------------------------------------------------------------------------------------------------- */
+
+/* Whether a waiting request should ask again. A producer that ends is over for us once its release has been sent. */
+static bool wait_is_over(const call_t *call, request_t *r)
+{
+    const lane_t *producer = lane_find_route(call->self, r->producer);
+    if (call->now_us >= r->wait_until_us) r->wait_over = 1;
+    return r->wait_over || producer == NULL || producer->state == LANE_CLOSING || producer->rows_done >= r->wait_boundary;
+}
+
+static uint32_t request_rows_max(const request_t *r) { return r->token_count + r->draws_max - 1; }
+
+static lane_t *lane_take(scheduler_t *self)
+{
+    for (uint32_t i = 0; i < self->lanes_max; i++) {
+        lane_t *lane = lane_of(self, i);
+        if (lane->state != LANE_FREE) continue;
+        uint32_t generation = lane->generation + 1;
+        memset(lane, 0, sizeof *lane);
+        lane->generation = generation ? generation : 1;
+        lane->state = LANE_RESERVED;
+        lane->request = NONE;
+        lane->keep = 1;
+        self->lanes_used++;
+        return lane;
+    }
+    return NULL;
+}
+
+static void ask_pages(const call_t *call, request_t *r)
+{
+    scheduler_t *self = call->self;
+    lane_t *lane = lane_take(self);
+    if (lane == NULL) return;
+    lane->request = request_index(self, r);
+    r->lane = lane_index(self, lane);
+    self->asked_id = r->request_id;
+    self->asked_attempt = r->attempt;
+    self->asked_lane = r->lane;
+    self->asks++;
+    qr_pages_reserve_t ask = {.request_id = r->request_id, .attempt = r->attempt, .scope = r->scope};
+    ask.tokens = (qr_u32s_t){tokens_of(self) + r->token_at, r->token_count};
+    ask.rows_max = request_rows_max(r);
+    ask.first_rows = qr_min_u32(ask.rows_max, qr_plan_rows_in_flight(call->given->params.prefill_tile));
+    ask.wait_rows = r->wait_over ? 0 : (uint32_t)call->given->params.wait_rows;
+    qr_send(call->outbox, self->page_manager, pages_reserve, &ask);
+}
+
+/* Asks for the first request that may be asked for (I2, I3). */
+static void admit(const call_t *call)
+{
+    scheduler_t *self = call->self;
+    if (self->asked_lane != NONE || self->stop_by) return;
+    for (uint32_t i = 0; i < self->queue_count; i++) {
+        request_t *r = request_of(self, queue_of(self)[i]);
+        if (r->state == REQUEST_WAITING && !wait_is_over(call, r)) continue;
+        if (r->state == REQUEST_SHORT && r->releases_seen == self->releases && call->now_us < r->retry_us) {
+            if (QR_MUTANT(159)) continue;
+            return;
+        }
+        ask_pages(call, r);
+        return;
+    }
+}
+
+/* Closes the open question; the request that asked, NULL if it has ended meanwhile or the answer is not for it. */
+static bool answer_fits(const call_t *call, uint64_t request_id, uint32_t attempt, uint16_t type)
+{
+    const scheduler_t *self = call->self;
+    if (self->asked_lane != NONE && self->asked_id == request_id && self->asked_attempt == attempt) return true;
+    qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, request_id, type, attempt, 0);
+    return false;
+}
+
+static lane_t *answer_close(scheduler_t *self, request_t **ret_request)
+{
+    lane_t *lane = lane_of(self, self->asked_lane);
+    self->asked_lane = NONE;
+    *ret_request = lane->request == NONE ? NULL : request_of(self, lane->request);
+    return lane;
+}
+
+static void lane_give_back(scheduler_t *self, lane_t *lane, request_t *r)
+{
+    lane->state = LANE_FREE;
+    lane->request = NONE;
+    self->lanes_used--;
+    if (r) r->lane = NONE;
+}
+
+/* Whether a grant is one this request can run on; anything else is page_manager's mistake and ends the request. */
+static bool grant_fits(const scheduler_t *self, const request_t *r, const qr_pages_granted_t *grant)
+{
+    if (grant->boundary >= r->token_count || grant->group_counts.count != self->group_count ||
+        grant->first_blocks.count != self->group_count || grant->copy_sources.count > QR_SCHEDULER_COPIES_MAX ||
+        grant->copy_targets.count != grant->copy_sources.count || grant->copy_rows.count != grant->copy_sources.count ||
+        grant->copy_groups.count != grant->copy_sources.count)
+        return false;
+    uint64_t pages = 0;
+    for (uint32_t g = 0; g < self->group_count; g++) {
+        pages += grant->group_counts.data[g];
+        uint64_t rows = ((uint64_t)grant->first_blocks.data[g] + grant->group_counts.data[g]) * self->page_tokens;
+        if (rows <= grant->boundary || (!self->windowed[g] && rows < request_rows_max(r))) return false;
+    }
+    return pages == grant->pages.count;
+}
+
+static void lane_fill(const call_t *call, lane_t *lane, const request_t *r, const qr_pages_granted_t *grant)
+{
+    const scheduler_t *self = call->self;
+    lane->prompt = r->token_count;
+    lane->rows_total = request_rows_max(r);
+    lane->rows_done = lane->rows_sent = grant->boundary;
+    for (uint32_t g = 0; g < self->group_count; g++)
+        lane->covered[g] = self->windowed[g] ? (grant->first_blocks.data[g] + grant->group_counts.data[g]) * self->page_tokens : lane->rows_total;
+    lane->copy_count = (uint32_t)grant->copy_sources.count;
+    lane->copy_state = lane->copy_count ? COPIES_TO_SEND : COPIES_NONE;
+    for (uint32_t i = 0; i < lane->copy_count; i++) {
+        lane->copy_sources[i] = grant->copy_sources.data[i];
+        lane->copy_targets[i] = grant->copy_targets.data[i];
+        lane->copy_rows[i] = grant->copy_rows.data[i];
+        lane->copy_groups[i] = grant->copy_groups.data[i];
+    }
+}
+
+static void open_lane(const call_t *call, lane_t *lane, const request_t *r, const qr_pages_granted_t *grant)
+{
+    qr_lane_open_t open = {.lane = lane_handle(call->self, lane), .request_id = r->request_id, .attempt = r->attempt};
+    open.generated_from = r->generated_from;
+    open.temperature_bits = r->temperature_bits;
+    open.top_p_bits = r->top_p_bits;
+    open.min_p_bits = r->min_p_bits;
+    open.top_k = r->top_k;
+    open.seed = r->seed;
+    open.logprobs = (uint8_t)r->logprobs;
+    open.group_counts = grant->group_counts;
+    open.first_blocks = grant->first_blocks;
+    open.pages = grant->pages;
+    lane->state = LANE_OPENING;
+    lane->awaiting = AWAIT_OPENED;
+    qr_send(call->outbox, call->self->executor, lane_open, &open);
+}
+
+static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant)
+{
+    scheduler_t *self = call->self;
+    request_t *r;
+    if (!answer_fits(call, grant->request_id, grant->attempt, QR_MESSAGE_pages_granted)) return;
+    lane_t *lane = answer_close(self, &r);
+    lane->route = grant->route;
+    if (r == NULL) { /* it ended while we asked */
+        release_route(call, lane);
+        return;
+    }
+    queue_remove(self, r);
+    r->state = REQUEST_PLACED;
+    r->granted_us = call->now_us;
+    uint32_t rows = r->token_count - grant->boundary;
+    bool fits = grant_fits(self, r, grant), over = call->given->params.fail_over_rows && rows > call->given->params.fail_over_rows;
+    if (!fits || over) {
+        r->lane = NONE;
+        request_end(call, r, QR_FINISH_ERROR, fits ? QR_E_SWITCH_ROWS : QR_E_PROTOCOL);
+        lane->request = NONE;
+        release_route(call, lane);
+        return;
+    }
+    r->boundary = grant->boundary;
+    self->prompt_tokens += r->generated_from;
+    self->cached_tokens += qr_min_u32(r->boundary, r->generated_from);
+    lane_fill(call, lane, r, grant);
+    open_lane(call, lane, r, grant);
+    qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_admitted, r->request_id, r->token_count, r->boundary, grant->pages.count);
+}
+
+/* Waiting is never worth more than computing the rows: their cost, beside the other prompts that share the device. */
+static uint64_t wait_worth_us(const scheduler_t *self, uint32_t rows)
+{
+    uint64_t row_ns = self->calibration.row_ns ? self->calibration.row_ns : 1000000;
+    return row_ns * rows / 1000 * ((uint64_t)self->lanes_used + 1) + 1000;
+}
+
+static void on_pages_wait(const call_t *call, const qr_pages_wait_t *wait)
+{
+    scheduler_t *self = call->self;
+    request_t *r;
+    if (!answer_fits(call, wait->request_id, wait->attempt, QR_MESSAGE_pages_wait)) return;
+    lane_t *lane = answer_close(self, &r);
+    lane_give_back(self, lane, r);
+    if (r == NULL) return;
+    r->state = REQUEST_WAITING;
+    r->producer = wait->producer;
+    r->wait_boundary = wait->boundary;
+    r->wait_until_us = call->now_us + wait_worth_us(self, wait->boundary);
+    if (++r->waits >= QR_SCHEDULER_WAITS_MAX || lane_find_route(self, wait->producer) == NULL) r->wait_over = 1;
+    qr_outbox_alarm(call->outbox, r->wait_until_us);
+    qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_waiting, r->request_id, wait->producer, wait->boundary, 0);
+}
+
+static void on_pages_refused(const call_t *call, const qr_pages_refused_t *refused)
+{
+    scheduler_t *self = call->self;
+    request_t *r;
+    if (!answer_fits(call, refused->request_id, refused->attempt, QR_MESSAGE_pages_refused)) return;
+    lane_t *lane = answer_close(self, &r);
+    lane_give_back(self, lane, r);
+    if (r == NULL) return;
+    if (refused->reason != QR_E_SHORTFALL && refused->reason != QR_E_BUSY) {
+        request_end(call, r, QR_FINISH_REFUSED, refused->reason);
+        return;
+    }
+    r->state = REQUEST_SHORT;
+    r->releases_seen = self->releases;
+    r->retry_us = call->now_us + QR_SCHEDULER_RETRY_US;
+    qr_outbox_alarm(call->outbox, r->retry_us);
+    qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_queued, r->request_id, 0, refused->pages_short, 0);
+}
+
+/* ---- batches ---------------------------------------------------------------------------------------------------------------- */
+
+/* Rows a lane may compute now. */
+static uint32_t lane_rows_left(const scheduler_t *self, const lane_t *lane)
+{
+    if (lane->state != LANE_RUNNING || (lane->voids && !QR_MUTANT(155))) return 0;
+    uint32_t next = lane->rows_sent, left = next < lane->prompt ? lane->prompt - next : (next < lane->rows_total ? 1 : 0);
+    for (uint32_t g = 0; g < self->group_count; g++) left = qr_min_u32(left, lane->covered[g] > next ? lane->covered[g] - next : 0);
+    return left;
+}
+
+static void plan_input(const call_t *call, qr_plan_input_t *input)
+{
+    const scheduler_t *self = call->self;
+    memset(input, 0, sizeof *input);
+    input->tile = (uint32_t)call->given->params.prefill_tile;
+    input->rows_min = QR_PLAN_ROWS_MIN;
+    input->budget_us = call->given->params.step_budget_us;
+    input->calibration = self->calibration;
+    for (uint32_t i = 0; i < self->lanes_max; i++) {
+        uint32_t left = lane_rows_left(self, lane_of(self, i));
+        if (left == 0) continue;
+        input->lanes[input->lane_count++] = (qr_plan_lane_t){request_of(self, lane_of(self, i)->request)->order, i, left};
+    }
+}
+
+/* Columns of a batch_run while it is put together. */
+typedef struct columns {
+    uint64_t lanes[QR_LANES_MAX], copy_sources[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX], copy_targets[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX];
+    uint32_t starts[QR_LANES_MAX], row_counts[QR_LANES_MAX], flags[QR_LANES_MAX];
+    uint32_t copy_rows[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX], copy_groups[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX];
+    uint32_t tokens[QR_BATCH_ROWS_MAX];
+    uint32_t lane_count, row_count, copy_count, reserved;
+} columns_t;
+
+static void add_copies(columns_t *columns, lane_t *lane)
+{
+    if (lane->copy_state != COPIES_TO_SEND) return;
+    lane->copy_state = COPIES_IN_FLIGHT;
+    for (uint32_t i = 0; i < lane->copy_count; i++) {
+        columns->copy_sources[columns->copy_count] = lane->copy_sources[i];
+        columns->copy_targets[columns->copy_count] = lane->copy_targets[i];
+        columns->copy_rows[columns->copy_count] = lane->copy_rows[i];
+        columns->copy_groups[columns->copy_count++] = lane->copy_groups[i];
+    }
+}
+
+/* Adds rows [rows_sent, rows_sent + rows) of a lane (I6). */
+static void add_rows(scheduler_t *self, columns_t *columns, entry_t *entry, lane_t *lane, uint32_t rows)
+{
+    const request_t *r = request_of(self, lane->request);
+    uint32_t start = lane->rows_sent, i = columns->lane_count++;
+    columns->lanes[i] = lane_handle(self, lane);
+    columns->starts[i] = start;
+    columns->row_counts[i] = rows;
+    columns->flags[i] = start + rows >= lane->prompt ? QR_ROW_SAMPLE | (r->logprobs ? QR_ROW_LOGPROB : 0) : 0;
+    if (start < lane->prompt) qr_copy(columns->tokens + columns->row_count, tokens_of(self) + r->token_at + start, rows * sizeof(uint32_t));
+    else columns->tokens[columns->row_count] = lane->rows_done < start || QR_MUTANT(156) ? QR_TOKEN_PREVIOUS : lane->pending;
+    columns->row_count += rows;
+    *entry = (entry_t){lane_index(self, lane), start, rows, 0};
+    lane->rows_sent += rows;
+    lane->in_flight++;
+    add_copies(columns, lane);
+}
+
+/* New pages of windowed groups travel with the next batch, whoever is in it. */
+static void send_batch(const call_t *call, const batch_t *batch, const columns_t *c)
+{
+    scheduler_t *self = call->self;
+    windows_t w = windows_of(self);
+    uint32_t count = self->window_count;
+    qr_batch_run_t run = {.batch = batch->id, .lanes = {c->lanes, c->lane_count}, .starts = {c->starts, c->lane_count}};
+    run.row_counts = (qr_u32s_t){c->row_counts, c->lane_count};
+    run.flags = (qr_u32s_t){c->flags, c->lane_count};
+    run.tokens = (qr_u32s_t){c->tokens, c->row_count};
+    run.copy_sources = (qr_u64s_t){c->copy_sources, c->copy_count};
+    run.copy_targets = (qr_u64s_t){c->copy_targets, c->copy_count};
+    run.copy_rows = (qr_u32s_t){c->copy_rows, c->copy_count};
+    run.copy_groups = (qr_u32s_t){c->copy_groups, c->copy_count};
+    run.window_lanes = (qr_u64s_t){w.lanes, count};
+    run.window_groups = (qr_u32s_t){w.groups, count};
+    run.window_blocks = (qr_u32s_t){w.blocks, count};
+    run.window_pages = (qr_u64s_t){w.pages, count};
+    qr_send(call->outbox, self->executor, batch_run, &run);
+    self->window_count = 0;
+}
+
+/* Plans and sends one more batch; false when nothing may run. */
+static bool batch_start(const call_t *call, batch_t *batch)
+{
+    scheduler_t *self = call->self;
+    qr_plan_input_t input;
+    qr_plan_t plan;
+    columns_t columns;
+    plan_input(call, &input);
+    qr_plan(&input, &plan);
+    if (plan.count == 0) return false;
+    columns.lane_count = columns.row_count = columns.copy_count = 0;
+    batch->id = ++self->batches_made;
+    batch->lane_count = plan.count;
+    batch->prefill_rows = plan.prefill_rows;
+    batch->decode_rows = plan.decode_rows;
+    for (uint32_t i = 0; i < plan.count; i++) add_rows(self, &columns, &batch->entries[i], lane_of(self, plan.lanes[i]), plan.rows[i]);
+    send_batch(call, batch, &columns);
+    return true;
+}
+
+static void batches_fill(const call_t *call)
+{
+    scheduler_t *self = call->self;
+    for (uint32_t b = 0; b < QR_BATCHES_IN_FLIGHT; b++)
+        if (self->batches[b].id == 0 && !batch_start(call, &self->batches[b])) return;
+}
+
+/* Takes the oldest batch out; batches end in the order they were sent. */
+static batch_t batch_close(scheduler_t *self, uint64_t id)
+{
+    batch_t batch = self->batches[0];
+    qr_assert(batch.id != 0 && batch.id == id);
+    self->batches[0] = self->batches[1];
+    memset(&self->batches[1], 0, sizeof self->batches[1]);
+    for (uint32_t i = 0; i < batch.lane_count; i++) {
+        lane_t *lane = lane_of(self, batch.entries[i].lane);
+        lane->in_flight--;
+        if (batch.entries[i].dropped) {
+            lane->voids--;
+            self->void_rows += batch.entries[i].rows;
+        }
+    }
+    return batch;
+}
+
+/* What a finished batch says to the others, put together lane by lane. */
+typedef struct harvest {
+    uint64_t routes[QR_LANES_MAX], request_ids[QR_LANES_MAX];
+    uint32_t rows[QR_LANES_MAX], counts[QR_LANES_MAX], attempts[QR_LANES_MAX], drawn[QR_LANES_MAX], logprobs[QR_LANES_MAX];
+    uint32_t finishes[QR_LANES_MAX], errors[QR_LANES_MAX]; /* by place in the batch; finish 0 = goes on */
+    uint32_t tokens[QR_BATCH_ROWS_MAX];
+    uint32_t route_count, token_count, draw_count, live;
+} harvest_t;
+
+static void commit_rows(scheduler_t *self, harvest_t *h, const entry_t *entry, lane_t *lane, request_t *r)
+{
+    uint32_t i = h->route_count++, end = entry->start + entry->rows;
+    qr_assert(lane->rows_done == entry->start);
+    if (entry->start < lane->prompt)
+        qr_copy(h->tokens + h->token_count, tokens_of(self) + r->token_at + entry->start, entry->rows * sizeof(uint32_t));
+    else h->tokens[h->token_count] = lane->pending;
+    h->routes[i] = lane->route;
+    h->rows[i] = end;
+    h->counts[i] = entry->rows;
+    h->token_count += entry->rows;
+    lane->rows_done = end;
+    lane->failures = 0;
+    if (lane->copy_state == COPIES_IN_FLIGHT) lane->copy_state = COPIES_NONE;
+    if (entry->start < r->generated_from) {
+        uint32_t computed = qr_min_u32(end, r->generated_from) - entry->start;
+        r->computed += computed;
+        self->computed_tokens += computed;
+    }
+}
+
+static bool is_end_token(const qr_given_t *given, uint32_t token)
+{
+    return token < given->vocabulary.count && given->vocabulary.flags && (given->vocabulary.flags[token] & QR_TOKEN_END);
+}
+
+/* Takes in the token a lane drew; returns how the request ends with it, 0 if it goes on. */
+static uint32_t take_draw(const call_t *call, harvest_t *h, lane_t *lane, request_t *r, uint32_t token, uint32_t logprob)
+{
+    h->request_ids[h->draw_count] = r->request_id;
+    h->attempts[h->draw_count] = r->attempt;
+    h->drawn[h->draw_count] = token;
+    h->logprobs[h->draw_count++] = logprob;
+    if (lane->draws++ == 0) r->first_token_us = call->now_us;
+    lane->pending = token;
+    call->self->generated_tokens++;
+    if (!r->ignore_eos && is_end_token(call->given, token)) return QR_FINISH_STOP;
+    return lane->draws >= r->draws_max ? QR_FINISH_LENGTH : QR_FINISH_NONE;
+}
+
+static void harvest_entry(const call_t *call, harvest_t *h, const batch_t *batch, uint32_t place, const qr_batch_done_t *done)
+{
+    scheduler_t *self = call->self;
+    const entry_t *entry = &batch->entries[place];
+    lane_t *lane = lane_of(self, entry->lane);
+    h->finishes[place] = h->errors[place] = 0;
+    if (entry->dropped) return;
+    request_t *r = request_of(self, lane->request);
+    uint32_t token = done->tokens.data[place];
+    bool draws = entry->start + entry->rows >= lane->prompt;
+    h->live++;
+    if (done->statuses.data[place] || draws == (token == QR_TOKEN_NONE)) {
+        self->lanes_failed++;
+        lane->keep = 0;
+        h->finishes[place] = QR_FINISH_ERROR;
+        h->errors[place] = done->statuses.data[place] ? done->statuses.data[place] : QR_E_PROTOCOL;
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_lane_failed, r->request_id, h->errors[place], entry->lane, batch->id);
+        return;
+    }
+    commit_rows(self, h, entry, lane, r);
+    if (draws) h->finishes[place] = take_draw(call, h, lane, r, token, done->logprob_bits.data[place]);
+}
+
+static void send_harvest(const call_t *call, const harvest_t *h, const batch_t *batch, uint64_t step_us)
+{
+    scheduler_t *self = call->self;
+    if (h->route_count) {
+        qr_rows_committed_t rows = {.routes = {h->routes, h->route_count}, .rows = {h->rows, h->route_count}};
+        rows.token_counts = (qr_u32s_t){h->counts, h->route_count};
+        rows.tokens = (qr_u32s_t){h->tokens, h->token_count};
+        qr_send(call->outbox, self->page_manager, rows_committed, &rows);
+    }
+    if (h->live == 0) return; /* no submit of this batch is open */
+    qr_step_tokens_t step = {.request_ids = {h->request_ids, h->draw_count}, .attempts = {h->attempts, h->draw_count}};
+    step.tokens = (qr_u32s_t){h->drawn, h->draw_count};
+    step.logprob_bits = (qr_u32s_t){h->logprobs, h->draw_count};
+    step.step_us = step_us;
+    step.prefill_rows = batch->prefill_rows;
+    step.decode_rows = batch->decode_rows;
+    qr_send(call->outbox, self->worker, step_tokens, &step);
+}
+
+/* After a batch: lanes that ended are closed, those of requests that ended earlier may now be. */
+static void batch_leave(const call_t *call, const batch_t *batch, const uint32_t *finishes, const uint32_t *errors)
+{
+    scheduler_t *self = call->self;
+    for (uint32_t i = 0; i < batch->lane_count; i++) {
+        lane_t *lane = lane_of(self, batch->entries[i].lane);
+        if (finishes[i]) request_end(call, request_of(self, lane->request), finishes[i], errors[i]);
+        else lane_try_close(call, lane);
+    }
+}
+
+static void on_batch_done(const call_t *call, const qr_batch_done_t *done)
+{
+    scheduler_t *self = call->self;
+    harvest_t harvest;
+    batch_t batch = batch_close(self, done->batch);
+    qr_assert(done->lanes.count == batch.lane_count && done->statuses.count == batch.lane_count);
+    qr_assert(done->tokens.count == batch.lane_count && done->logprob_bits.count == batch.lane_count);
+    harvest.route_count = harvest.token_count = harvest.draw_count = harvest.live = 0;
+    self->batches_done++;
+    self->decode_rows += batch.decode_rows;
+    self->prefill_rows += batch.prefill_rows;
+    qr_calibration_add(&self->calibration, batch.decode_rows, batch.prefill_rows, done->step_us);
+    for (uint32_t i = 0; i < batch.lane_count; i++) harvest_entry(call, &harvest, &batch, i, done);
+    send_harvest(call, &harvest, &batch, done->step_us);
+    batch_leave(call, &batch, harvest.finishes, harvest.errors);
+}
+
+static void on_batch_failed(const call_t *call, const qr_batch_failed_t *failed)
+{
+    scheduler_t *self = call->self;
+    uint32_t finishes[QR_LANES_MAX], errors[QR_LANES_MAX];
+    batch_t batch = batch_close(self, failed->batch);
+    self->batches_failed++;
+    qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_batch_failed, 0, failed->reason, batch.id, batch.lane_count);
+    for (uint32_t i = 0; i < batch.lane_count; i++) {
+        lane_t *lane = lane_of(self, batch.entries[i].lane);
+        finishes[i] = errors[i] = 0;
+        if (batch.entries[i].dropped) continue;
+        lane_void(self, lane);
+        if (++lane->failures < QR_SCHEDULER_FAILURES_MAX) continue;
+        finishes[i] = QR_FINISH_ERROR;
+        errors[i] = QR_E_DEVICE;
+    }
+    batch_leave(call, &batch, finishes, errors);
+}
+
+static void on_window_pages(const call_t *call, const qr_window_pages_t *pages)
+{
+    scheduler_t *self = call->self;
+    windows_t w = windows_of(self);
+    qr_assert(pages->groups.count == pages->routes.count && pages->blocks.count == pages->routes.count && pages->pages.count == pages->routes.count);
+    for (uint64_t i = 0; i < pages->routes.count; i++) {
+        lane_t *lane = lane_find_route(self, pages->routes.data[i]);
+        uint32_t group = pages->groups.data[i], block = pages->blocks.data[i];
+        if (lane == NULL || lane->state > LANE_RUNNING) continue; /* it ended meanwhile */
+        qr_assert(group < self->group_count && self->windowed[group] && self->window_count < self->windows_max);
+        w.lanes[self->window_count] = lane_handle(self, lane);
+        w.pages[self->window_count] = pages->pages.data[i];
+        w.groups[self->window_count] = group;
+        w.blocks[self->window_count++] = block;
+        lane->covered[group] = qr_max_u32(lane->covered[group], (block + 1) * self->page_tokens);
+    }
+}
+
+static void on_lane_opened(const call_t *call, const qr_lane_opened_t *opened)
+{
+    lane_t *lane = lane_find(call->self, opened->lane);
+    if (lane == NULL || !(lane->awaiting & AWAIT_OPENED)) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_lane_opened, opened->lane, 0);
+        return;
+    }
+    if (lane->state == LANE_OPENING && opened->reason == 0) lane->state = LANE_RUNNING;
+    else if (lane->state == LANE_OPENING) request_end(call, request_of(call->self, lane->request), QR_FINISH_ERROR, opened->reason);
+    lane_answered(call->self, lane, AWAIT_OPENED);
+}
+
+static void on_lane_closed(const call_t *call, const qr_lane_closed_t *closed)
+{
+    lane_t *lane = lane_find(call->self, closed->lane);
+    if (lane && (lane->awaiting & AWAIT_CLOSED)) lane_answered(call->self, lane, AWAIT_CLOSED);
+    else qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_lane_closed, closed->lane, 0);
+}
+
+static void on_route_released(const call_t *call, const qr_route_released_t *released)
+{
+    for (uint32_t i = 0; i < call->self->lanes_max; i++) {
+        lane_t *lane = lane_of(call->self, i);
+        if (lane->state != LANE_CLOSING || lane->route != released->route || !(lane->awaiting & AWAIT_RELEASED)) continue;
+        lane_answered(call->self, lane, AWAIT_RELEASED);
+        return;
+    }
+    qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_route_released, released->route, 0);
+}
+
+/* ---- submit and cancel ------------------------------------------------------------------------------------------------------ */
+
+/* 0, or why the request cannot be taken. */
+static uint32_t submit_reason(const call_t *call, const qr_submit_t *submit)
+{
+    const scheduler_t *self = call->self;
+    uint64_t known = submit->tokens.count, drawn = known - submit->generated_from;
+    if (known == 0 || submit->generated_from == 0 || submit->generated_from > known || submit->max_tokens == 0) return QR_E_INVALID;
+    if (submit->tenant_salt.count > QR_SALT_BYTES_MAX || submit->cache_salt.count > QR_SALT_BYTES_MAX) return QR_E_INVALID;
+    uint64_t more = submit->max_tokens > drawn ? submit->max_tokens - drawn : 1;
+    if (known + more - 1 > self->context) return QR_E_CONTEXT;
+    if (self->draining || self->stop_by) return QR_E_DRAINING;
+    if (self->free_request == NONE || self->tokens_max - self->tokens_used < known) return QR_E_BUSY;
+    return 0;
+}
+
+/* Priority with ageing: a level is worth a second of arrival, so the order never changes after arrival. */
+static uint64_t order_of(scheduler_t *self, uint64_t now_us, uint32_t priority)
+{
+    uint64_t head_start_us = (uint64_t)qr_min_u32(priority, QR_SCHEDULER_PRIORITY_MAX) * QR_SCHEDULER_PRIORITY_US;
+    uint64_t bias_us = (uint64_t)QR_SCHEDULER_PRIORITY_MAX * QR_SCHEDULER_PRIORITY_US;
+    return (now_us + bias_us - head_start_us) << 12 | (self->arrivals++ & 0xfff);
+}
+
+static qr_hash_t scope_of(const qr_submit_t *submit)
+{
+    qr_sha256_t sha;
+    qr_hash_t scope;
+    qr_sha256_init(&sha);
+    qr_sha256_add_prefixed(&sha, submit->tenant_salt.data, (uint32_t)submit->tenant_salt.count);
+    qr_sha256_add_prefixed(&sha, submit->cache_salt.data, (uint32_t)submit->cache_salt.count);
+    qr_sha256_end(&sha, scope.bytes);
+    return scope;
+}
+
+static request_t *request_take(const call_t *call, const qr_submit_t *submit)
+{
+    scheduler_t *self = call->self;
+    request_t *r = request_of(self, self->free_request);
+    self->free_request = r->after;
+    self->request_count++;
+    memset(r, 0, sizeof *r);
+    r->request_id = submit->request_id;
+    r->attempt = submit->attempt;
+    r->state = REQUEST_QUEUED;
+    r->order = order_of(self, call->now_us, submit->priority);
+    r->seed = submit->seed;
+    r->submitted_us = call->now_us;
+    r->deadline_us = call->now_us + (submit->budget_us ? submit->budget_us : call->given->params.request_timeout_ms * 1000);
+    r->generated_from = submit->generated_from;
+    r->draws_max = submit->max_tokens - ((uint32_t)submit->tokens.count - submit->generated_from);
+    r->temperature_bits = submit->temperature_bits;
+    r->top_p_bits = submit->top_p_bits;
+    r->min_p_bits = submit->min_p_bits;
+    r->top_k = submit->top_k;
+    r->logprobs = submit->logprobs;
+    r->ignore_eos = submit->ignore_eos;
+    r->lane = NONE;
+    r->scope = scope_of(submit);
+    return r;
+}
+
+static void on_submit(const call_t *call, const qr_submit_t *submit)
+{
+    scheduler_t *self = call->self;
+    const request_t *open = request_find(self, submit->request_id);
+    if (open && open->attempt == submit->attempt) { /* a repeat: the open one answers */
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, submit->request_id, QR_MESSAGE_submit, submit->attempt, 0);
+        return;
+    }
+    uint32_t reason = open ? QR_E_IN_USE : submit_reason(call, submit);
+    qr_ended_t ended = {.request_id = submit->request_id, .attempt = submit->attempt, .finish = QR_FINISH_REFUSED, .error = reason};
+    if (reason) {
+        qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_refused, submit->request_id, reason, submit->tokens.count, self->request_count);
+        qr_send(call->outbox, self->worker, ended, &ended);
+        return;
+    }
+    if (submit->tokens.count - submit->generated_from >= submit->max_tokens) { /* an earlier attempt drew them all */
+        ended.finish = QR_FINISH_LENGTH;
+        qr_send(call->outbox, self->worker, ended, &ended);
+        return;
+    }
+    request_t *r = request_take(call, submit);
+    tokens_store(self, r, &submit->tokens);
+    qr_assert(qr_map_put(map_of(self), r->request_id, request_index(self, r)));
+    queue_insert(self, r);
+    qr_outbox_alarm(call->outbox, r->deadline_us);
+}
+
+static void on_submit_cancel(const call_t *call, const qr_submit_cancel_t *cancel)
+{
+    request_t *r = request_find(call->self, cancel->request_id);
+    if (r == NULL || r->attempt != cancel->attempt) return; /* it ended meanwhile */
+    qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_cancelled, r->request_id, cancel->finish, r->state, r->computed);
+    request_end(call, r, cancel->finish ? cancel->finish : QR_FINISH_CANCELLED, 0);
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------------------------------- */
+
+static void on_start(const call_t *call, const qr_message_t *message)
+{
+    call->self->epoch = message->body.start.epoch;
+    qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_started, 0, call->self->epoch, call->self->lanes_max, call->self->requests_max);
+    qr_send(call->outbox, message->from, ready, (&(qr_ready_t){.reason = 0}));
+}
+
+static void on_drain(const call_t *call, const qr_message_t *message)
+{
+    scheduler_t *self = call->self;
+    self->draining = 1;
+    self->drain_by = message->from;
+    self->drain_until_us = call->now_us + message->body.drain.budget_us;
+    qr_outbox_alarm(call->outbox, self->drain_until_us);
+}
+
+static void on_stop(const call_t *call, const qr_message_t *message)
+{
+    scheduler_t *self = call->self;
+    self->stop_by = message->from;
+    self->stop_until_us = call->now_us + message->body.stop.budget_us;
+    qr_outbox_alarm(call->outbox, self->stop_until_us);
+}
+
+/* Ends what a stop or a deadline ends, at most ENDS_PER_CALL of them, and arms the alarm for the rest. */
+static void end_due(const call_t *call)
+{
+    scheduler_t *self = call->self;
+    uint32_t ends = 0;
+    for (uint32_t i = 0; i < self->requests_max; i++) {
+        request_t *r = request_of(self, i);
+        if (r->state == REQUEST_FREE) continue;
+        if (!self->stop_by && call->now_us < r->deadline_us) {
+            qr_outbox_alarm(call->outbox, r->deadline_us);
+            if (r->state == REQUEST_WAITING && !r->wait_over) qr_outbox_alarm(call->outbox, r->wait_until_us);
+            if (r->state == REQUEST_SHORT && call->now_us < r->retry_us) qr_outbox_alarm(call->outbox, r->retry_us);
+            continue;
+        }
+        if (ends++ == ENDS_PER_CALL) {
+            qr_outbox_alarm(call->outbox, call->now_us);
+            return;
+        }
+        request_end(call, r, r->state == REQUEST_PLACED ? QR_FINISH_ERROR : QR_FINISH_REFUSED, self->stop_by ? QR_E_DRAINING : QR_E_DEADLINE);
+    }
+}
+
+static void answer_life(const call_t *call)
+{
+    scheduler_t *self = call->self;
+    bool idle = self->request_count == 0 && self->lanes_used == 0;
+    if (self->drain_by && (idle || call->now_us >= self->drain_until_us)) {
+        qr_send(call->outbox, self->drain_by, drained, (&(qr_drained_t){.open_count = self->request_count}));
+        self->drain_by = 0;
+    }
+    if (self->stop_by && self->stop_until_us != QR_NEVER_US && (idle || call->now_us >= self->stop_until_us)) {
+        qr_send(call->outbox, self->stop_by, stopped, (&(qr_stopped_t){.reason = idle ? 0 : QR_E_DEADLINE}));
+        self->stop_until_us = QR_NEVER_US; /* answered; stop_by stays: nothing starts any more */
+    }
+    if (self->drain_by) qr_outbox_alarm(call->outbox, self->drain_until_us);
+    if (self->stop_by && self->stop_until_us != QR_NEVER_US) qr_outbox_alarm(call->outbox, self->stop_until_us);
+}
+
+static void on_metrics_read(const call_t *call, uint64_t from)
+{
+    const scheduler_t *self = call->self;
+    uint32_t ids[METRICS], count = 0;
+    uint64_t values[METRICS];
+    enum {
+#define METRIC(name, number, kind, help) ID_##name = number,
+#include "messages/metric.def"
+    };
+    const uint64_t pairs[][2] = {
+        {ID_prompt_tokens_total, self->prompt_tokens},   {ID_cached_tokens_total, self->cached_tokens},
+        {ID_computed_tokens_total, self->computed_tokens}, {ID_generated_tokens_total, self->generated_tokens},
+        {ID_lanes_open, self->lanes_used},               {ID_queue_requests, self->queue_count},
+        {ID_batches_total, self->batches_done},          {ID_batches_failed_total, self->batches_failed},
+        {ID_lanes_failed_total, self->lanes_failed},     {ID_decode_rows_total, self->decode_rows},
+        {ID_prefill_rows_total, self->prefill_rows},     {ID_void_rows_total, self->void_rows},
+    };
+    _Static_assert(QR_COUNT(pairs) <= METRICS, "room for every metric");
+    for (; count < QR_COUNT(pairs); count++) {
+        ids[count] = (uint32_t)pairs[count][0];
+        values[count] = pairs[count][1];
+    }
+    qr_send(call->outbox, from, metrics, (&(qr_metrics_t){.ids = {ids, count}, .values = {values, count}}));
+}
+
+/* ---- the actor ------------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t context_of(const qr_given_t *given)
+{
+    return given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX;
+}
+
+static uint64_t tokens_max_of(const qr_given_t *given)
+{
+    return qr_max_u64((uint64_t)CONTEXTS * context_of(given), given->params.max_requests * TOKENS_PER_REQUEST);
+}
+
+static uint64_t windows_max_of(const qr_given_t *given)
+{
+    uint64_t sum = 0;
+    for (uint32_t g = 0; g < given->layout.group_count; g++)
+        if (given->layout.groups[g].window) sum += given->layout.groups[g].pages;
+    return sum;
+}
+
+/* Offsets of the tables; returns the bytes of the whole block. `self` may be NULL. */
+static uint64_t lay_out(scheduler_t *self, const qr_given_t *given)
+{
+    uint64_t windows = windows_max_of(given);
+    uint64_t requests = qr_round_up(sizeof(scheduler_t), 64);
+    uint64_t lanes = requests + given->params.max_requests * sizeof(request_t);
+    uint64_t map = lanes + given->params.max_lanes * sizeof(lane_t);
+    uint64_t window_lanes = map + qr_map_bytes((uint32_t)given->params.max_requests);
+    uint64_t window_groups = window_lanes + windows * 2 * sizeof(uint64_t);
+    uint64_t queue = window_groups + windows * 2 * sizeof(uint32_t);
+    uint64_t tokens = qr_round_up(queue + given->params.max_requests * sizeof(uint32_t), 64);
+    if (self) {
+        self->requests_at = requests;
+        self->lanes_at = lanes;
+        self->map_at = map;
+        self->window_lanes_at = window_lanes;
+        self->window_pages_at = window_lanes + windows * sizeof(uint64_t);
+        self->window_groups_at = window_groups;
+        self->window_blocks_at = window_groups + windows * sizeof(uint32_t);
+        self->queue_at = queue;
+        self->tokens_at = tokens;
+    }
+    return tokens + tokens_max_of(given) * sizeof(uint32_t);
+}
+
+static uint64_t scheduler_bytes(const qr_given_t *given) { return lay_out(NULL, given); }
+
+static void scheduler_init(void *block, const qr_given_t *given, uint64_t address)
+{
+    scheduler_t *self = block;
+    lay_out(self, given);
+    self->address = address;
+    self->worker = qr_address_partner(address, QR_ROLE_worker);
+    self->page_manager = qr_address_partner(address, QR_ROLE_page_manager);
+    self->executor = qr_address_partner(address, QR_ROLE_executor);
+    self->requests_max = (uint32_t)given->params.max_requests;
+    self->lanes_max = (uint32_t)given->params.max_lanes;
+    self->context = context_of(given);
+    self->page_tokens = given->layout.page_tokens;
+    self->group_count = given->layout.group_count;
+    self->tokens_max = tokens_max_of(given);
+    self->windows_max = (uint32_t)windows_max_of(given);
+    self->asked_lane = self->token_head = self->token_tail = NONE;
+    self->stop_until_us = QR_NEVER_US;
+    for (uint32_t g = 0; g < self->group_count; g++) self->windowed[g] = given->layout.groups[g].window != 0;
+    for (uint32_t i = 0; i < self->requests_max; i++) {
+        request_of(self, i)->lane = NONE;
+        request_of(self, i)->after = i + 1 < self->requests_max ? i + 1 : NONE;
+    }
+    for (uint32_t i = 0; i < self->lanes_max; i++) lane_of(self, i)->request = NONE;
+    qr_map_init(map_of(self), self->requests_max, address);
+}
+
+static void scheduler_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    scheduler_t *self = block;
+    const call_t call = {self, given, outbox, message->now_us};
+    switch (message->type) {
+    case QR_MESSAGE_start: on_start(&call, message); break;
+    case QR_MESSAGE_drain: on_drain(&call, message); break;
+    case QR_MESSAGE_stop: on_stop(&call, message); break;
+    case QR_MESSAGE_alarm: break; /* what is due is looked for below */
+    case QR_MESSAGE_submit: on_submit(&call, &message->body.submit); break;
+    case QR_MESSAGE_submit_cancel: on_submit_cancel(&call, &message->body.submit_cancel); break;
+    case QR_MESSAGE_pages_granted: on_pages_granted(&call, &message->body.pages_granted); break;
+    case QR_MESSAGE_pages_wait: on_pages_wait(&call, &message->body.pages_wait); break;
+    case QR_MESSAGE_pages_refused: on_pages_refused(&call, &message->body.pages_refused); break;
+    case QR_MESSAGE_window_pages: on_window_pages(&call, &message->body.window_pages); break;
+    case QR_MESSAGE_route_released: on_route_released(&call, &message->body.route_released); break;
+    case QR_MESSAGE_lane_opened: on_lane_opened(&call, &message->body.lane_opened); break;
+    case QR_MESSAGE_lane_closed: on_lane_closed(&call, &message->body.lane_closed); break;
+    case QR_MESSAGE_batch_done: on_batch_done(&call, &message->body.batch_done); break;
+    case QR_MESSAGE_batch_failed: on_batch_failed(&call, &message->body.batch_failed); break;
+    case QR_MESSAGE_probe: qr_send(outbox, self->executor, probe, &message->body.probe); break;
+    case QR_MESSAGE_probe_done: qr_send(outbox, self->worker, probe_done, &message->body.probe_done); break;
+    case QR_MESSAGE_metrics_read: on_metrics_read(&call, message->from); break;
+    case QR_MESSAGE_link_up:
+    case QR_MESSAGE_link_down: break;
+    default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
+    }
+    if (message->type == QR_MESSAGE_alarm || message->type == QR_MESSAGE_stop) end_due(&call);
+    admit(&call);
+    batches_fill(&call);
+    answer_life(&call);
+}
+
+/* ---- check and print --------------------------------------------------------------------------------------------------------------- */
+
+static void check_requests(const scheduler_t *self)
+{
+    uint32_t open = 0, stored = 0, before = NONE;
+    uint64_t tokens = 0, end = 0;
+    for (uint32_t i = 0; i < self->requests_max; i++) open += request_of(self, i)->state != REQUEST_FREE;
+    for (uint32_t i = self->token_head; i != NONE; before = i, i = request_of(self, i)->after, stored++) { /* I7 */
+        const request_t *r = request_of(self, i);
+        uint32_t mapped;
+        qr_assert(r->state != REQUEST_FREE && r->before == before && r->token_at >= end);
+        qr_assert(qr_map_get(map_of(self), r->request_id, &mapped) && mapped == i);
+        end = r->token_at + r->token_count;
+        tokens += r->token_count;
+    }
+    qr_assert(open == self->request_count && stored == open && tokens == self->tokens_used && end <= self->tokens_end);
+    qr_assert(self->tokens_end <= self->tokens_max && map_of(self)->count == open);
+    uint32_t placed = 0;
+    for (uint32_t i = 0; i < self->requests_max; i++) placed += request_of(self, i)->state == REQUEST_PLACED;
+    qr_assert(placed + self->queue_count == open);
+    for (uint32_t i = 0; i < self->queue_count; i++) { /* I1 */
+        const request_t *r = request_of(self, queue_of(self)[i]);
+        qr_assert(r->state >= REQUEST_QUEUED && r->state <= REQUEST_WAITING);
+        qr_assert(i == 0 || request_of(self, queue_of(self)[i - 1])->order < r->order);
+        qr_assert(r->lane == NONE || (r->lane == self->asked_lane && r->request_id == self->asked_id)); /* I2 */
+    }
+}
+
+static void check_lane(const scheduler_t *self, uint32_t index)
+{
+    const lane_t *lane = lane_of(self, index);
+    uint32_t in_flight = 0, voids = 0, rows = 0;
+    for (uint32_t b = 0; b < QR_BATCHES_IN_FLIGHT; b++)
+        for (uint32_t i = 0; self->batches[b].id && i < self->batches[b].lane_count; i++) {
+            const entry_t *entry = &self->batches[b].entries[i];
+            if (entry->lane != index) continue;
+            in_flight++;
+            voids += entry->dropped;
+            rows += entry->dropped ? 0 : entry->rows;
+        }
+    qr_assert(lane->in_flight == in_flight && lane->voids == voids); /* I4 */
+    qr_assert(in_flight == 0 || lane->state == LANE_RUNNING || lane->state == LANE_ENDING); /* I5 */
+    qr_assert(lane->state != LANE_ENDING || in_flight > 0);
+    if (lane->state == LANE_RUNNING || lane->state == LANE_OPENING) {
+        const request_t *r = request_of(self, lane->request);
+        qr_assert(r->state == REQUEST_PLACED && r->lane == index && r->token_count == lane->prompt);
+        qr_assert(lane->rows_done <= lane->rows_sent && lane->rows_sent <= lane->rows_total); /* I6 */
+        qr_assert(lane->rows_sent - lane->rows_done == rows);
+        qr_assert(lane->draws == (lane->rows_done >= lane->prompt ? lane->rows_done - lane->prompt + 1 : 0));
+    } else if (lane->state != LANE_RESERVED) qr_assert(lane->request == NONE);
+    qr_assert((lane->state == LANE_RESERVED) == (self->asked_lane == index));
+}
+
+static void scheduler_check(const void *block, const qr_given_t *given)
+{
+    const scheduler_t *self = block;
+    uint32_t used = 0;
+    (void)given;
+    check_requests(self);
+    for (uint32_t i = 0; i < self->lanes_max; i++) {
+        check_lane(self, i);
+        used += lane_of(self, i)->state != LANE_FREE;
+    }
+    qr_assert(used == self->lanes_used && self->window_count <= self->windows_max);
+    qr_assert(self->batches[0].id != 0 || self->batches[1].id == 0);
+}
+
+static void print_number(qr_text_t *text, const char *name, uint64_t value)
+{
+    qr_text_put(text, name);
+    qr_text_put_u64(text, value);
+}
+
+static void scheduler_print(const void *block, const qr_given_t *given, qr_text_t *text)
+{
+    const scheduler_t *self = block;
+    (void)given;
+    print_number(text, "scheduler: requests ", self->request_count);
+    print_number(text, " of ", self->requests_max);
+    print_number(text, ", queued ", self->queue_count);
+    print_number(text, ", tokens ", self->tokens_used);
+    print_number(text, " of ", self->tokens_max);
+    print_number(text, ", batches ", self->batches_done);
+    print_number(text, ", failed ", self->batches_failed);
+    print_number(text, ", row ns ", self->calibration.row_ns);
+    print_number(text, ", step ns ", self->calibration.step_ns[0]);
+    qr_text_put(text, "\n");
+    for (uint32_t i = 0; i < self->lanes_max; i++) {
+        const lane_t *lane = lane_of(self, i);
+        if (lane->state == LANE_FREE) continue;
+        print_number(text, "  lane ", i);
+        print_number(text, ": state ", lane->state);
+        print_number(text, ", route ", lane->route);
+        print_number(text, ", rows ", lane->rows_done);
+        print_number(text, " + ", lane->rows_sent - lane->rows_done);
+        print_number(text, " of ", lane->rows_total);
+        print_number(text, ", drawn ", lane->draws);
+        qr_text_put(text, "\n");
+    }
+}
+
+const qr_actor_class_t qr_scheduler_class = {
+    .name = "scheduler",
+    .role = QR_ROLE_scheduler,
+    .max_out = MAX_OUT,
+    .bytes = scheduler_bytes,
+    .init = scheduler_init,
+    .handle = scheduler_handle,
+    .check = scheduler_check,
+    .print = scheduler_print,
+};
