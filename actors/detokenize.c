@@ -2,6 +2,7 @@
  * (one Knuth-Morris-Pratt matcher per stop string, so that hostile stop strings cost no more than harmless ones). */
 #include "actors/detokenize.h"
 
+#include "base/error.h"
 #include "base/mutant.h"
 
 static const uint8_t replacement[3] = { 0xef, 0xbf, 0xbd }; /* U+FFFD */
