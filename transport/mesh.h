@@ -11,6 +11,7 @@
 #define QR_MESH_H
 
 #include "actors/actor.h"
+#include "actors/note.h"
 #include "transport/topology.h"
 
 typedef struct qr_mesh qr_mesh_t;
