@@ -253,9 +253,9 @@ static int opencl_open(opencl_t *self, char *message, size_t message_bytes)
     self->device = device_choose();
     if (!self->device)
         return refuse(message, message_bytes, -QR_E_UNSUPPORTED, "no OpenCL platform with a device; install a driver (pocl-opencl-icd runs on any CPU) or use --device cpu", NULL);
-    char name[48] = "";
+    static char name[1024];
     clGetDeviceInfo(self->device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
-    snprintf(self->kind.name, sizeof self->kind.name, "opencl %s", name);
+    snprintf(self->kind.name, sizeof self->kind.name, "opencl %.48s", name);
     snprintf(self->kind.variant, sizeof self->kind.variant, "opencl-1");
     self->context = clCreateContext(NULL, 1, &self->device, NULL, NULL, &status);
     if (status) return refuse(message, message_bytes, -QR_E_DEVICE, "the OpenCL driver gave no context; use --device cpu", NULL);
