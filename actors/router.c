@@ -13,7 +13,7 @@
  * R1. Every place is answered exactly once: place_refused while no token was delivered and nothing ran, else place_ended, and
  *     place_ended only after the gateway took every token.
  * R2. Tokens count only from the worker of the current attempt, under that attempt, at index == next; a gap or a repeat changes
- *     nothing and is answered with the index that is expected.
+ *     nothing and is answered with the index that is expected; a request left out of the answer is one the router does not want.
  * R3. A candidate is offered each request once.
  * R4. Open offers and cancels per worker stay below the window: cancels + requests that may still be cancelled < window holds at
  *     every offer, and only an offer raises it.
@@ -31,6 +31,7 @@ enum {
     UNDELIVERED_MAX = 64,        /* tokens of one request kept for the gateway; a worker keeps the rest */
     TOKENS_PER_MESSAGE = 8192,   /* tokens one message to the gateway carries at most */
     NO_WORKER_WAIT_US = 1000000, /* most time a request waits for a worker to be seen */
+    FRESH_SILENCES = 2,          /* an observation older than so many times peer_down_ms does not count */
     RETRY_AFTER_MS = 1000,
     ARENA_TOKENS = 1 << 19,      /* prompt tokens kept at once, or two contexts if that is more */
     PREFILL_ROW_NS = 1000000,    /* assumed while a worker has measured nothing */
@@ -326,20 +327,26 @@ static uint64_t score_us(const worker_t *w, uint64_t rows)
     return add(multiply(all, row_ns) / 1000, step_us);
 }
 
+/* Whether what is known of a worker is recent enough to act on. */
+static bool is_fresh(const qr_given_t *given, const worker_t *w, uint64_t now_us)
+{
+    return w->known && now_us - qr_min_u64(w->observed_us, now_us) <= FRESH_SILENCES * given->params.peer_down_ms * 1000;
+}
+
 static bool may_offer(const worker_t *w, const request_t *r)
 {
-    return w->known && w->state == QR_STATE_READY && w->offers_open < QR_REQUESTS_MAX && w->cancels_open + w->live < QR_REQUESTS_MAX &&
+    return w->state == QR_STATE_READY && w->offers_open < QR_REQUESTS_MAX && w->cancels_open + w->live < QR_REQUESTS_MAX &&
            (w->context_tokens == 0 || r->prompt_count <= w->context_tokens);
 }
 
 /* Smallest score, then fewest open requests, then smallest address; NONE without a candidate. */
-static uint32_t choose(const router_t *self, const request_t *r, uint64_t *ret_score_us)
+static uint32_t choose(const router_t *self, const qr_given_t *given, const request_t *r, uint64_t now_us, uint64_t *ret_score_us)
 {
     uint32_t best = NONE;
     uint64_t best_us = 0;
     for (uint32_t i = 0; i < self->worker_count; i++) {
         const worker_t *w = &self->workers[i];
-        if ((r->tried >> i & 1u) || !may_offer(w, r)) continue;
+        if ((r->tried >> i & 1u) || !is_fresh(given, w, now_us) || !may_offer(w, r)) continue;
         uint64_t us = score_us(w, r->prompt_count);
         if (best != NONE) {
             const worker_t *b = &self->workers[best];
@@ -379,12 +386,12 @@ static void offer(router_t *self, const qr_given_t *given, request_t *r, uint32_
 }
 
 /* Why no worker that was not tried yet can be offered this request; 0: waiting for one may help. */
-static uint32_t why_none(const router_t *self, const request_t *r)
+static uint32_t why_none(const router_t *self, const qr_given_t *given, const request_t *r, uint64_t now_us)
 {
     uint32_t draining = 0, reason = 0;
     for (uint32_t i = 0; i < self->worker_count; i++) {
         const worker_t *w = &self->workers[i];
-        if (!w->known || (r->tried >> i & 1u)) continue;
+        if (!is_fresh(given, w, now_us) || (r->tried >> i & 1u)) continue;
         draining += w->state == QR_STATE_DRAINING;
         if (w->state != QR_STATE_READY) continue;
         bool short_context = w->context_tokens && r->prompt_count > w->context_tokens;
@@ -397,7 +404,7 @@ static uint32_t why_none(const router_t *self, const request_t *r)
 static void offer_next(router_t *self, const qr_given_t *given, request_t *r, uint64_t now_us, qr_outbox_t *outbox)
 {
     uint64_t us = 0;
-    uint32_t index = r->cancel_finish ? NONE : choose(self, r, &us);
+    uint32_t index = r->cancel_finish ? NONE : choose(self, given, r, now_us, &us);
     if (index != NONE) {
         offer(self, given, r, index, us, now_us, outbox);
         return;
@@ -406,7 +413,7 @@ static void offer_next(router_t *self, const qr_given_t *given, request_t *r, ui
         answer_ended(self, r, r->cancel_finish, 0, outbox);
         return;
     }
-    uint32_t reason = r->reason ? r->reason : why_none(self, r);
+    uint32_t reason = r->reason ? r->reason : why_none(self, given, r, now_us);
     if (reason == 0 && r->tried == 0 && now_us < r->by_us) {
         qr_outbox_alarm(outbox, r->by_us);
         return;
@@ -598,15 +605,15 @@ static void keep_tokens(request_t *r, const uint32_t *tokens, const uint32_t *lo
     r->next += fit;
 }
 
-/* One entry of a worker's `tokens`. Returns the index to acknowledge. */
+/* One entry of a worker's `tokens`. Returns the index to acknowledge; NONE: nothing of it is wanted any more. */
 static uint32_t take_entry(router_t *self, const qr_tokens_t *b, uint64_t i, uint64_t at, uint32_t worker, qr_outbox_t *outbox)
 {
     uint32_t index = b->indexes.data[i], count = b->counts.data[i], last = index + count;
     request_t *r = find(self, b->request_ids.data[i]);
     bool current = r && (r->state == OFFERED || r->state == RUNNING) && r->worker == worker;
-    if (!current || (r->attempt != b->attempts.data[i] && !QR_MUTANT(221))) { /* R2: nothing of it is wanted any more */
-        if (b->finishes.data[i] == 0) qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_stale, b->request_ids.data[i], QR_MESSAGE_tokens, b->attempts.data[i], r ? r->attempt : 0);
-        return last;
+    if (!current || (r->attempt != b->attempts.data[i] && !QR_MUTANT(221))) { /* R2 */
+        qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_stale, b->request_ids.data[i], QR_MESSAGE_tokens, b->attempts.data[i], r ? r->attempt : 0);
+        return NONE;
     }
     if (r->state == OFFERED) accept(self, r); /* who sends tokens has accepted */
     if (index > r->next || last < index) return r->next;
@@ -674,13 +681,15 @@ static void on_tokens(router_t *self, const qr_message_t *message, qr_outbox_t *
         qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_protocol, 0, message->type, message->from, n);
         n = 0;
     }
+    uint64_t named = 0; /* what is left out of the answer the worker drops */
     for (uint64_t i = 0, at = 0; i < n; i++) {
-        c->ids[i] = b->request_ids.data[i];
-        c->attempts[i] = b->attempts.data[i];
-        c->indexes[i] = take_entry(self, b, i, at, worker, outbox);
+        c->ids[named] = b->request_ids.data[i];
+        c->attempts[named] = b->attempts.data[i];
+        c->indexes[named] = take_entry(self, b, i, at, worker, outbox);
+        named += c->indexes[named] != NONE;
         at += b->counts.data[i];
     }
-    qr_tokens_taken_t taken = { .request_ids = {c->ids, n}, .attempts = {c->attempts, n}, .indexes = {c->indexes, n} };
+    qr_tokens_taken_t taken = { .request_ids = {c->ids, named}, .attempts = {c->attempts, named}, .indexes = {c->indexes, named} };
     qr_send(outbox, message->from, tokens_taken, &taken);
     deliver(self, outbox);
     settle_drain(self, message->now_us, outbox);
@@ -839,12 +848,12 @@ static void on_stop(router_t *self, const qr_message_t *message, qr_outbox_t *ou
 
 /* ---- probe, metrics ------------------------------------------------------------------------------------------------------------------------- */
 
-static void on_probe(router_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+static void on_probe(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_probe_t *b = &message->body.probe;
     const request_t nobody = {0};
     uint64_t us = 0;
-    uint32_t index = choose(self, &nobody, &us), slot = 0;
+    uint32_t index = choose(self, given, &nobody, message->now_us, &us), slot = 0;
     while (slot < PROBES_MAX && self->probes[slot].used) slot++;
     uint32_t reason = index == NONE ? QR_E_NO_WORKER : slot == PROBES_MAX || self->workers[index].probes_open == PROBES_MAX ? QR_E_BUSY : 0;
     if (reason) {
@@ -899,7 +908,7 @@ static void router_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_peer_down: on_peer_down(self, given, message, outbox); break;
     case QR_MESSAGE_link_down: on_link_down(self, given, message, outbox); break;
     case QR_MESSAGE_link_up: break; /* the next observation says that it is of use */
-    case QR_MESSAGE_probe: on_probe(self, message, outbox); break;
+    case QR_MESSAGE_probe: on_probe(self, given, message, outbox); break;
     case QR_MESSAGE_probe_done: on_probe_done(self, message, outbox); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(self, message, outbox); break;
     case QR_MESSAGE_drain: on_drain(self, message, outbox); break;
