@@ -23,7 +23,7 @@
 
 #include <time.h>
 
-enum { NO_PAGE = 0xffffffffu, WARM_ROWS = 20, GAP_US_MAX = 5000 };
+enum { NO_PAGE = 0xffffffffu, WARM_ROWS = 20, GAP_US_MAX = 5000, COPIES_PER_LANE = 4 /* of one group, as the decoder has room */ };
 enum phase { PHASE_IDLE, PHASE_COMPUTE, PHASE_DRAW };
 
 typedef struct lane {
@@ -54,7 +54,7 @@ typedef struct asked {
 typedef struct executor {
     uint64_t address, scheduler, start_by, stop_by;
     uint64_t batches, failed, batch_us, plan_us, started_us, ended_us;
-    uint32_t lanes_max, rows_max, blocks_max, windows_max, vocabulary, page_tokens, group_count;
+    uint32_t lanes_max, rows_max, blocks_max, windows_max, context, vocabulary, page_tokens, group_count, reserved;
     uint32_t phase, queued, running, draw_lane, logit_next, device_failed, warming;
     asked_t asked[QR_BATCHES_IN_FLIGHT]; /* asked[0] runs or is next */
     lane_t lanes[QR_LANES_MAX];
@@ -174,8 +174,8 @@ static bool columns_agree(const executor_t *self, const qr_batch_run_t *run)
     uint64_t lanes = run->lanes.count, rows = 0, copies = run->copy_sources.count, windows = run->window_lanes.count;
     if (lanes == 0 || lanes > self->lanes_max || run->starts.count != lanes || run->row_counts.count != lanes || run->flags.count != lanes) return false;
     for (uint64_t i = 0; i < lanes; i++) {
-        uint64_t count = run->row_counts.data[i], places = (uint64_t)self->blocks_max * self->page_tokens;
-        if (count == 0 || count > self->rows_max || run->starts.data[i] + count > places) return false;
+        uint64_t count = run->row_counts.data[i];
+        if (count == 0 || count > self->rows_max || run->starts.data[i] + count > self->context) return false;
         if (lane_find(self, run->lanes.data[i]) == UINT32_MAX) return false;
         rows += count;
     }
@@ -188,9 +188,10 @@ static bool columns_agree(const executor_t *self, const qr_batch_run_t *run)
 
 static bool references_fit(const executor_t *self, const qr_given_t *given, const qr_batch_run_t *run)
 {
+    uint32_t copies[QR_GROUPS_MAX] = {0};
     for (uint64_t i = 0; i < run->copy_sources.count; i++) {
         uint32_t group = run->copy_groups.data[i];
-        if (group >= self->group_count || run->copy_rows.data[i] > self->page_tokens) return false;
+        if (group >= self->group_count || ++copies[group] > self->lanes_max * COPIES_PER_LANE || run->copy_rows.data[i] > self->page_tokens) return false;
         uint32_t pages = given->layout.groups[group].pages;
         if (qr_handle_index(run->copy_sources.data[i]) >= pages || qr_handle_index(run->copy_targets.data[i]) >= pages) return false;
     }
@@ -438,7 +439,7 @@ static void advance(executor_t *self, const qr_given_t *given, uint64_t until_us
 static void build_warm_up(executor_t *self, const qr_given_t *given)
 {
     uint32_t lanes = self->lanes_max > 1 && self->rows_max > 1 ? 2 : 1;
-    uint32_t rows = qr_min_u32(WARM_ROWS, qr_min_u32(self->rows_max - (lanes - 1), given->layout.context_tokens)), all = rows + lanes - 1;
+    uint32_t rows = qr_min_u32(WARM_ROWS, qr_min_u32(self->rows_max - (lanes - 1), self->context)), all = rows + lanes - 1;
     self->row_offsets[0] = 0;
     self->row_offsets[1] = rows;
     self->row_offsets[2] = all;
@@ -489,6 +490,13 @@ static uint32_t context_of(const qr_given_t *given)
     return given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX;
 }
 
+/* Tokens that may be asked for and drawn: rows of the matrix that have no token are never looked at. */
+static uint32_t vocabulary_of(const qr_given_t *given)
+{
+    uint32_t rows = given->model->arch.vocabulary, count = given->model->vocabulary.count;
+    return count ? qr_min_u32(rows, count) : rows;
+}
+
 static uint64_t windows_max_of(const qr_given_t *given)
 {
     uint64_t sum = 1;
@@ -510,7 +518,7 @@ static uint64_t lay_out(executor_t *self, const qr_given_t *given)
     uint8_t *base = (uint8_t *)self;
     uint64_t at = qr_round_up(sizeof(executor_t), 64), lanes = given->params.max_lanes;
     uint64_t rows = qr_min_u64(given->params.prefill_tile + lanes, QR_BATCH_ROWS_MAX), groups = given->layout.group_count;
-    uint64_t blocks = qr_div_up(context_of(given), given->layout.page_tokens) + 1;
+    uint64_t blocks = qr_div_up(context_of(given), given->layout.page_tokens);
     executor_t counted, *to = self ? self : &counted;
     to->tables = part(base, &at, lanes * groups * blocks * sizeof(uint32_t));
     to->tokens = part(base, &at, rows * sizeof(uint32_t));
@@ -523,7 +531,7 @@ static uint64_t lay_out(executor_t *self, const qr_given_t *given)
         to->asked[b].tokens = part(base, &at, rows * sizeof(uint32_t));
         to->asked[b].windows = part(base, &at, windows_max_of(given) * sizeof(window_t));
     }
-    to->scratch = part(base, &at, qr_sampler_scratch_bytes(given->model->arch.vocabulary));
+    to->scratch = part(base, &at, qr_sampler_scratch_bytes(vocabulary_of(given)));
     to->rows_max = (uint32_t)rows;
     to->blocks_max = (uint32_t)blocks;
     return at;
@@ -539,7 +547,8 @@ static void executor_init(void *block, const qr_given_t *given, uint64_t address
     self->scheduler = qr_address_partner(address, QR_ROLE_scheduler);
     self->lanes_max = (uint32_t)given->params.max_lanes;
     self->windows_max = (uint32_t)windows_max_of(given);
-    self->vocabulary = given->model->arch.vocabulary;
+    self->context = context_of(given);
+    self->vocabulary = vocabulary_of(given);
     self->page_tokens = given->layout.page_tokens;
     self->group_count = given->layout.group_count;
     self->batch.tokens = self->tokens;
