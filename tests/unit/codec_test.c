@@ -1,6 +1,6 @@
 /* link: qr_messages */
 /* codec_test.c - the codec against msgpack-c (its judge), against bytes packed by msgpack for Python, and against hostile bytes.
- * QR_SEED in the environment repeats a run; the seed is printed first. */
+ * QUIRE_TEST_SEED in the environment repeats a run; the seed is printed first. */
 #include "base/error.h"
 #include "messages/codec.h"
 #include "messages/print.h"
@@ -29,7 +29,7 @@ typedef struct {
 static int set_up(void **state)
 {
     bench_t *b = calloc(1, sizeof *b);
-    const char *seed = getenv("QR_SEED");
+    const char *seed = getenv("QUIRE_TEST_SEED");
     b->seed = seed ? strtoull(seed, NULL, 0) : 20240601;
     printf("seed %llu\n", (unsigned long long)b->seed);
     b->buffer = malloc(BUFFER_BYTES);
