@@ -106,7 +106,7 @@ static int enqueue(qr_device_t *device, const qr_launch_t *launch)
     cpu_device_t *cpu = (cpu_device_t *)device;
     if (cpu->count == QR_LAUNCHES_MAX) return -QR_E_LIMIT;
     const char *fault = qr_table_fault(cpu->table, launch);
-    qr_assert(!fault && "a launch does not fit its row of kernels.def");
+    if (fault) qr_assert_failed(fault, launch->kernel < QR_KERNELS_COUNT ? qr_kernel_row(launch->kernel)->name : "kernels.def", __LINE__);
     cpu->launches[(cpu->first + cpu->count++) % QR_LAUNCHES_MAX] = *launch;
     return 0;
 }

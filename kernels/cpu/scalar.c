@@ -3,24 +3,8 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/exp2n.h"
 #include "kernels/half.h"
-
-#define LOG2_E 0x1.715476p+0f
-
-/* 2^x for x <= 0 (arithmetic 3): below -64, or not a number, +0. */
-static float exp2n(float x)
-{
-    if (!(x >= -64.0f)) return 0.0f;
-    float t = x + 12582912.0f, n = t - 12582912.0f, f = x - n;
-    float p = 0x1.41fbbap-13f;
-    p = fmaf(p, f, 0x1.5f3e54p-10f);
-    p = fmaf(p, f, 0x1.3b2d4cp-7f);
-    p = fmaf(p, f, 0x1.c6aee8p-5f);
-    p = fmaf(p, f, 0x1.ebfbdcp-3f);
-    p = fmaf(p, f, 0x1.62e43p-1f);
-    p = fmaf(p, f, 1.0f);
-    return qr_bits_float(qr_float_bits(p) + (qr_float_bits(t) << 23));
-}
 
 /* ---- activations -------------------------------------------------------------------------------------------------- */
 
@@ -115,7 +99,7 @@ static void gate(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
         uint8_t *y = args->b[1] + r * qr_activation_row_bytes(quantised, width);
         for (uint32_t b = 0; b < width / QR_BLOCK; b++) {
             for (uint32_t i = 0; i < QR_BLOCK; i++) {
-                float gate_value = g[b * QR_BLOCK + i], e = exp2n(-fabsf(gate_value) * LOG2_E);
+                float gate_value = g[b * QR_BLOCK + i], e = qr_exp2n(-fabsf(gate_value) * QR_LOG2_E);
                 float numerator = gate_value >= 0 ? gate_value : gate_value * e;
                 block[i] = numerator / (1.0f + e) * u[b * QR_BLOCK + i];
             }
@@ -276,14 +260,14 @@ static void attend_span(const qr_attend_t *a, uint32_t lane, uint32_t row, uint3
     }
     if (!finite) qr_status_raise(a->status + row);
     if (most > state[0]) {
-        float r = exp2n(state[0] - most);
+        float r = qr_exp2n(state[0] - most);
         for (uint32_t i = 0; i < 16; i++) l[i] = l[i] * r;
         for (uint32_t d = 0; d < dim; d++) acc[d] = acc[d] * r;
         state[0] = most;
     }
     for (uint32_t t = first; t < end; t++) {
         const uint16_t *v = a->v_pages + qr_attend_slot(a, lane, t) * kv_width + kv * dim;
-        float e = exp2n(s[t % QR_SPAN] - state[0]);
+        float e = qr_exp2n(s[t % QR_SPAN] - state[0]);
         l[t % 16] = l[t % 16] + e;
         for (uint32_t d = 0; d < dim; d++) acc[d] = fmaf(e, qr_half_to_float(v[d]), acc[d]);
     }
@@ -319,7 +303,7 @@ static void merge(uint32_t dim, float *into, const float *state)
         memcpy(into, state, (QR_STATE_HEAD + dim) * sizeof *into);
         return;
     }
-    float most = state[0] > into[0] ? state[0] : into[0], x = exp2n(into[0] - most), y = exp2n(state[0] - most);
+    float most = state[0] > into[0] ? state[0] : into[0], x = qr_exp2n(into[0] - most), y = qr_exp2n(state[0] - most);
     into[1] = fmaf(state[1], y, into[1] * x);
     for (uint32_t d = QR_STATE_HEAD; d < QR_STATE_HEAD + dim; d++) into[d] = fmaf(state[d], y, into[d] * x);
     into[0] = most;
