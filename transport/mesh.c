@@ -676,10 +676,24 @@ void *qr_mesh_state(qr_mesh_t *mesh, uint64_t address)
     return NULL;
 }
 
+static void count_uplink(const qr_uplink_counts_t *counts, qr_mesh_counts_t *sum)
+{
+    sum->link_received = atomic_load(&counts->received);
+    sum->link_sent = atomic_load(&counts->sent);
+    sum->link_malformed = atomic_load(&counts->malformed);
+    sum->link_refused = atomic_load(&counts->refused);
+    sum->link_stale = atomic_load(&counts->stale);
+    sum->link_local_refused = atomic_load(&counts->local_refused);
+    sum->link_keys_refused = atomic_load(&counts->keys_refused);
+    sum->link_sessions = atomic_load(&counts->sessions);
+    sum->link_down_dropped = atomic_load(&counts->dropped_down);
+}
+
 void qr_mesh_counts(const qr_mesh_t *mesh, qr_mesh_counts_t *ret_counts)
 {
     qr_mesh_counts_t sum = {0};
     for (uint32_t i = 0; i < mesh->thread_count; i++) {
+        if (mesh->threads[i].uplink) count_uplink(qr_uplink_counts(mesh->threads[i].uplink), &sum);
         if (!mesh->threads[i].host) continue;
         const qr_host_counts_t *one = qr_host_counts(mesh->threads[i].host);
         sum.messages += atomic_load(&one->messages);

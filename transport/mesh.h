@@ -51,6 +51,9 @@ typedef struct qr_mesh_counts {
     uint64_t sent, sleeps, self_in_flight_most;
     uint64_t dropped_malformed, dropped_role, dropped_stale, dropped_answer; /* from other nodes */
     uint64_t sockets_open;                   /* 0 after the run */
+    /* of the uplink: messages from and to other nodes, bytes that were none, messages refused, of an ended session, with handles,
+     * keys not on the allow-list, sessions begun, messages dropped because their node was down */
+    uint64_t link_received, link_sent, link_malformed, link_refused, link_stale, link_local_refused, link_keys_refused, link_sessions, link_down_dropped;
 } qr_mesh_counts_t;
 void qr_mesh_counts(const qr_mesh_t *mesh, qr_mesh_counts_t *ret_counts);
 

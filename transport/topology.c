@@ -240,6 +240,33 @@ static int read_root(reader_t *reader, zconfig_t *root)
     return code;
 }
 
+/* zconfig speaks to stdout about bad lines, so the usual mistakes are found here, with the line's number. */
+static int check_lines(reader_t *reader, const char *bytes, size_t count)
+{
+    size_t line = 1, indent = 0, before = 0;
+    bool leading = true, blank = true;
+    for (size_t i = 0; i <= count; i++) {
+        char c = i < count ? bytes[i] : '\n';
+        char where[32];
+        (void)snprintf(where, sizeof where, "line %zu: ", line);
+        if (c == '\n') {
+            if (!blank) before = indent;
+            leading = blank = true;
+            indent = 0;
+            line++;
+        } else if (leading && c == ' ') {
+            indent++;
+        } else if ((unsigned char)c < 32 || (unsigned char)c > 126) {
+            return fail(reader, QR_E_FORMAT, where, "only plain ASCII text is allowed, and spaces instead of tabs", "");
+        } else if (leading) {
+            leading = false;
+            blank = c == '#';
+            if (!blank && (indent % 4 != 0 || indent > before + 4)) return fail(reader, QR_E_FORMAT, where, "indent by four spaces at once", "");
+        }
+    }
+    return 0;
+}
+
 int qr_topology_parse(const char *name, const void *bytes, size_t count, qr_topology_t *ret_topology, qr_text_t *error)
 {
     qr_topology_t *topology = calloc(1, sizeof *topology);
@@ -247,12 +274,17 @@ int qr_topology_parse(const char *name, const void *bytes, size_t count, qr_topo
     reader_t reader = {name, error, topology};
     memcpy(topology->keys, "keys", 5);
     zconfig_t *root = NULL;
+    int code = check_lines(&reader, bytes, count);
+    if (code) {
+        free(topology);
+        return code;
+    }
     if (count > 0 && count <= FILE_BYTES_MAX && !memchr(bytes, 0, count)) {
         zchunk_t *chunk = zchunk_new(bytes, count);
         root = chunk ? zconfig_chunk_load(chunk) : NULL;
         zchunk_destroy(&chunk);
     }
-    int code = root ? read_root(&reader, root) : fail(&reader, QR_E_FORMAT, "not a ZPL file (indent by four spaces, `name = value`)", "", "");
+    code = root ? read_root(&reader, root) : fail(&reader, QR_E_FORMAT, "not a ZPL file (indent by four spaces, `name = value`)", "", "");
     zconfig_destroy(&root);
     if (code == 0) *ret_topology = *topology;
     free(topology);

@@ -5,7 +5,7 @@
  *     `from` is of the node whose key opened the connection, and `to` is an actor of this node. Anything else is counted and
  *     dropped; QR_UPLINK_STRIKES of them within one session end that session for a while.
  * U2. A message that carries handles (scope LOCAL) is never exported.
- * U3. A link is up only after the peer's hello echoed this session of ours. Its end is told (`link_down`) to every local actor that
+ * U3. A peer is up only after its hello on the control link echoed this session of ours. Its end is told (`link_down`) to every local actor that
  *     may talk with an actor of that node; so is its beginning (`link_up`). A question for a node that is down is answered by link_down.
  * U4. No send waits. A refusal by TCP after one look at the events ends the session. */
 #ifndef QR_UPLINK_H

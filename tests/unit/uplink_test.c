@@ -1,0 +1,421 @@
+/* link: qr_transport */
+/* Links between nodes: two nodes in one process, two processes, and hostile peers made by hand. */
+#include "base/error.h"
+#include "messages/codec.h"
+#include "messages/describe.h"
+#include "tests/unit/toy.h"
+#include "transport/clock.h"
+#include "transport/link.h"
+#include "transport/mesh.h"
+#include "transport/uplink.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+#include <cmocka.h>
+
+/* ---- toy router (node 1) asks the toy worker (node 2) ------------------------------------------------------------------------ */
+
+static void ask(toy_t *toy, qr_outbox_t *outbox)
+{
+    while (toy->links_up > toy->links_down && toy->open_probes < 16 && toy->partner_count) {
+        toy->open_probes++;
+        qr_send(outbox, toy->partners[0], probe, (&(qr_probe_t){++toy->sent}));
+    }
+}
+
+static void router_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    toy_t *toy = self;
+    (void)given;
+    if (toy_life(toy, m, outbox)) {
+        if (m->type == QR_MESSAGE_link_down) toy->open_probes = 0;
+        if (m->type == QR_MESSAGE_link_up) ask(toy, outbox);
+        if (m->type == QR_MESSAGE_stop) toy->links_down = toy->links_up;
+        return;
+    }
+    if (m->type != QR_MESSAGE_probe_done) return;
+    toy->answered++;
+    toy->open_probes--;
+    ask(toy, outbox);
+}
+
+static void worker_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    toy_t *toy = self;
+    (void)given;
+    if (toy_life(toy, m, outbox)) return;
+    toy->received++;
+    if (m->type == QR_MESSAGE_probe) qr_send(outbox, m->from, probe_done, (&(qr_probe_done_t){m->body.probe.probe_id, 0}));
+}
+
+static const qr_actor_class_t router_class = {.name = "router", .role = QR_ROLE_router, .max_out = 64, .bytes = toy_bytes, .init = toy_init,
+    .handle = router_handle, .check = toy_check, .print = toy_print};
+static const qr_actor_class_t worker_class = {.name = "worker", .role = QR_ROLE_worker, .max_out = 64, .bytes = toy_bytes, .init = toy_init,
+    .handle = worker_handle, .print = toy_print};
+static const qr_actor_class_t *const toys[] = {&router_class, &worker_class};
+
+/* ---- two nodes ------------------------------------------------------------------------------------------------------------------- */
+
+static char folder[] = "/tmp/qr-uplink-XXXXXX";
+static char keys[2][QR_TOPOLOGY_KEY_BYTES];
+static int next_port;
+static qr_topology_t topology;
+static qr_given_t *given;
+
+static int setup(void **state)
+{
+    (void)state;
+    char words[256];
+    qr_text_t error;
+    qr_text_init(&error, words, sizeof words);
+    if (!mkdtemp(folder)) return -1;
+    next_port = 20000 + (int)(getpid() % 20000);
+    given = toy_given();
+    given->params.peer_down_ms = 500;
+    return qr_topology_keys_make(folder, "edge", keys[0], &error) || qr_topology_keys_make(folder, "device0", keys[1], &error) ? -1 : 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[96];
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    free(given);
+    return system(command);
+}
+
+static void make_topology(bool curve)
+{
+    char text[1024], words[256];
+    qr_text_t error;
+    qr_text_init(&error, words, sizeof words);
+    next_port += 2;
+    char public[2][64];
+    for (int i = 0; i < 2; i++) (void)snprintf(public[i], sizeof public[i], curve ? "    public = \"%s\"\n" : "    insecure = 1\n", keys[i]);
+    (void)snprintf(text, sizeof text,
+                   "version = 1\nkeys = \"%s\"\nnode = edge\n    id = 1\n%s    host = h\n        actor = router\nnode = device0\n    id = 2\n%s    listen\n"
+                   "        control = \"tcp://127.0.0.1:%d\"\n        bulk = \"tcp://127.0.0.1:%d\"\n    host = h\n        actor = worker\nlink\n"
+                   "    connect = edge\n    listen = device0\n",
+                   folder, public[0], public[1], next_port, next_port + 1);
+    if (qr_topology_parse("t", text, strlen(text), &topology, &error) != 0) fail_msg("%s", words);
+}
+
+static qr_mesh_t *node_new(const char *name)
+{
+    char words[256];
+    qr_text_t error;
+    qr_text_init(&error, words, sizeof words);
+    qr_mesh_config_t config = {.topology = &topology, .node = name, .classes = toys, .class_count = 2, .given = given, .check = true,
+                               .log_level = QR_LEVEL_ERROR};
+    qr_mesh_t *mesh = NULL;
+    if (qr_mesh_new(&config, &mesh, &error) != 0) fail_msg("%s", words);
+    return mesh;
+}
+
+static qr_mesh_counts_t counts_of(const qr_mesh_t *mesh)
+{
+    qr_mesh_counts_t counts;
+    qr_mesh_counts(mesh, &counts);
+    return counts;
+}
+
+/* Waits for a condition on a node's counts, at most 5 s. */
+#define UNTIL(condition)                                                     \
+    do {                                                                     \
+        uint64_t end = qr_clock_us() + 5000000;                              \
+        while (!(condition) && qr_clock_us() < end) usleep(2000);            \
+        assert_true(condition);                                              \
+    } while (0)
+
+static void finish(qr_mesh_t **mesh)
+{
+    qr_mesh_end(*mesh);
+    assert_int_equal(qr_mesh_run(*mesh), 0);
+    assert_int_equal(counts_of(*mesh).sockets_open, 0);
+}
+
+static void two_nodes(bool curve)
+{
+    make_topology(curve);
+    qr_mesh_t *edge = node_new("edge"), *device = node_new("device0");
+    UNTIL(counts_of(edge).link_received > 2000);
+    finish(&edge);
+    finish(&device);
+    const toy_t *router = qr_mesh_state(edge, qr_address(1, 0, QR_ROLE_router, 0));
+    const toy_t *worker = qr_mesh_state(device, qr_address(2, 0, QR_ROLE_worker, 0));
+    assert_int_equal(router->links_up, 1);
+    assert_int_equal(worker->links_up, 1);
+    assert_true(router->answered >= 2000);
+    assert_true(worker->received >= router->answered);
+    assert_int_equal(counts_of(edge).link_malformed + counts_of(edge).link_refused + counts_of(edge).dropped_answer, 0);
+    qr_mesh_destroy(&edge);
+    qr_mesh_destroy(&device);
+}
+
+static void test_two_nodes_in_one_process(void **state) { (void)state; two_nodes(true); }
+static void test_two_nodes_without_keys_on_loopback(void **state) { (void)state; two_nodes(false); }
+
+/* A node that restarts is a new session: down, then up, and questions flow again. The survivor notices silence in time. */
+static void test_restart_is_a_new_session(void **state)
+{
+    (void)state;
+    make_topology(true);
+    qr_mesh_t *edge = node_new("edge"), *device = node_new("device0");
+    UNTIL(counts_of(edge).link_received > 100);
+    finish(&device);
+    qr_mesh_destroy(&device);
+    const toy_t *router = qr_mesh_state(edge, qr_address(1, 0, QR_ROLE_router, 0));
+    usleep(900000);
+    device = node_new("device0");
+    uint64_t before = counts_of(edge).link_received;
+    UNTIL(counts_of(edge).link_received > before + 100);
+    finish(&edge);
+    assert_int_equal(router->links_up, 2);
+    assert_int_equal(counts_of(edge).link_sessions, 2);
+    finish(&device);
+    qr_mesh_destroy(&edge);
+    qr_mesh_destroy(&device);
+}
+
+/* Two processes; the device is killed: the edge hears of it within the time of silence. */
+static void test_kill_is_noticed(void **state)
+{
+    (void)state;
+    make_topology(true);
+    pid_t child = fork();
+    if (child == 0) {
+        qr_mesh_t *device = node_new("device0");
+        (void)qr_mesh_run(device);
+        _exit(0);
+    }
+    qr_mesh_t *edge = node_new("edge");
+    UNTIL(counts_of(edge).link_received > 100);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    uint64_t killed_us = qr_clock_us();
+    UNTIL(counts_of(edge).link_down_dropped > 0 || qr_clock_us() - killed_us > 1200000);
+    finish(&edge);
+    const toy_t *router = qr_mesh_state(edge, qr_address(1, 0, QR_ROLE_router, 0));
+    assert_int_equal(router->links_up, 1);
+    assert_true(router->links_down >= 1);
+    assert_true(router->open_probes == 0);
+    qr_mesh_destroy(&edge);
+}
+
+/* ---- peers made by hand ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct hand {
+    void *context, *socket;
+    uint64_t session, peer_session, epoch, sequence;
+    qr_arena_t arena;
+    uint8_t arena_memory[65536];
+} hand_t;
+
+/* Connects to the device's control (or bulk) endpoint as node 1. secret NULL: without CURVE. */
+static void hand_open(hand_t *hand, const char *routing, int port, const char *public_key, const char *secret)
+{
+    char endpoint[64];
+    int zero = 0, timeout = 300;
+    memset(hand, 0, sizeof *hand);
+    hand->session = 77;
+    hand->epoch = 5;
+    qr_arena_init(&hand->arena, hand->arena_memory, sizeof hand->arena_memory);
+    hand->context = zmq_ctx_new();
+    hand->socket = zmq_socket(hand->context, ZMQ_DEALER);
+    zmq_setsockopt(hand->socket, ZMQ_LINGER, &zero, sizeof zero);
+    zmq_setsockopt(hand->socket, ZMQ_RCVTIMEO, &timeout, sizeof timeout);
+    zmq_setsockopt(hand->socket, ZMQ_SNDTIMEO, &timeout, sizeof timeout);
+    zmq_setsockopt(hand->socket, ZMQ_ROUTING_ID, routing, strlen(routing));
+    if (secret) {
+        zmq_setsockopt(hand->socket, ZMQ_CURVE_SERVERKEY, keys[1], QR_TOPOLOGY_KEY_BYTES);
+        zmq_setsockopt(hand->socket, ZMQ_CURVE_PUBLICKEY, public_key, QR_TOPOLOGY_KEY_BYTES);
+        zmq_setsockopt(hand->socket, ZMQ_CURVE_SECRETKEY, secret, QR_TOPOLOGY_KEY_BYTES);
+    }
+    (void)snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", port);
+    assert_int_equal(zmq_connect(hand->socket, endpoint), 0);
+}
+
+static void hand_close(hand_t *hand)
+{
+    zmq_close(hand->socket);
+    zmq_ctx_term(hand->context);
+}
+
+static void hand_send(hand_t *hand, qr_message_t *message)
+{
+    uint8_t wire[4096];
+    message->version = 1;
+    message->epoch = hand->epoch;
+    message->sequence = ++hand->sequence;
+    int64_t bytes = qr_codec_encode(message, wire, sizeof wire);
+    assert_true(bytes > 0);
+    (void)zmq_send(hand->socket, wire, (size_t)bytes, 0);
+}
+
+static void hand_hello(hand_t *hand)
+{
+    qr_message_t message = {.type = QR_MESSAGE_link_hello, .from = qr_address(1, 0, QR_ROLE_uplink, 0), .to = qr_address(2, 0, QR_ROLE_uplink, 0)};
+    message.body.link_hello = (qr_link_hello_t){.protocol = QR_LINK_PROTOCOL, .schema_hash = qr_describe_hash(), .node = 1, .node_epoch = hand->epoch,
+        .session = hand->session, .echo = hand->peer_session, .chunk_tokens = (uint32_t)given->params.chunk_tokens};
+    hand_send(hand, &message);
+}
+
+/* Hello both ways; true when the device answered with its session. */
+static bool hand_greet(hand_t *hand)
+{
+    hand_hello(hand);
+    for (int i = 0; i < 10; i++) {
+        uint8_t wire[4096];
+        int count = zmq_recv(hand->socket, wire, sizeof wire, 0);
+        qr_message_t message;
+        qr_arena_reset(&hand->arena);
+        if (count < 0) return false;
+        if (count > (int)sizeof wire || qr_codec_decode(wire, (size_t)count, &hand->arena, &message) != 0) continue;
+        if (message.type != QR_MESSAGE_link_hello) continue;
+        hand->peer_session = message.body.link_hello.session;
+        hand_hello(hand);
+        if (message.body.link_hello.echo == hand->session) return true;
+    }
+    return false;
+}
+
+static qr_message_t probe_to_worker(uint64_t id)
+{
+    qr_message_t message = {.type = QR_MESSAGE_probe, .from = qr_address(1, 0, QR_ROLE_router, 0), .to = qr_address(2, 0, QR_ROLE_worker, 0)};
+    message.body.probe.probe_id = id;
+    return message;
+}
+
+/* TR-05: CURVE is required. Plain clients and unlisted keys reach nobody; the right key does. */
+static void test_TR_05(void **state)
+{
+    (void)state;
+    make_topology(true);
+    qr_mesh_t *device = node_new("device0");
+    char public_key[QR_TOPOLOGY_KEY_BYTES], secret[QR_TOPOLOGY_KEY_BYTES], words[128];
+    qr_text_t error;
+    qr_text_init(&error, words, sizeof words);
+    hand_t hand;
+    qr_message_t probe = probe_to_worker(1);
+    hand_open(&hand, "n1", next_port, NULL, NULL); /* (a) no mechanism */
+    assert_false(hand_greet(&hand));
+    hand_send(&hand, &probe);
+    hand_close(&hand);
+    assert_int_equal(zmq_curve_keypair(public_key, secret), 0); /* (b) a key that nobody listed */
+    hand_open(&hand, "n1", next_port, public_key, secret);
+    assert_false(hand_greet(&hand));
+    hand_send(&hand, &probe);
+    hand_close(&hand);
+    UNTIL(counts_of(device).link_keys_refused > 0);
+    assert_int_equal(counts_of(device).link_received, 0);
+    assert_int_equal(qr_topology_secret_read(folder, "edge", secret, &error), 0);
+    hand_open(&hand, "n9", next_port, keys[0], secret); /* the right key under another node's name */
+    assert_false(hand_greet(&hand));
+    hand_close(&hand);
+    assert_int_equal(counts_of(device).link_received, 0);
+    hand_t bulk; /* (c) the right key and name */
+    hand_open(&hand, "n1", next_port, keys[0], secret);
+    hand_open(&bulk, "n1", next_port + 1, keys[0], secret);
+    assert_true(hand_greet(&hand));
+    assert_true(hand_greet(&bulk));
+    UNTIL(counts_of(device).link_sessions == 1);
+    hand_send(&hand, &probe);
+    UNTIL(counts_of(device).link_received == 1);
+    hand_close(&hand);
+    hand_close(&bulk);
+    finish(&device);
+    assert_int_equal(((const toy_t *)qr_mesh_state(device, qr_address(2, 0, QR_ROLE_worker, 0)))->received, 1);
+    qr_mesh_destroy(&device);
+}
+
+/* What a linked peer may not do: local messages, other names, wrong roles, no messages at all. It is dropped when it repeats it. */
+static void test_hostile_peer_is_dropped(void **state)
+{
+    (void)state;
+    make_topology(false);
+    qr_mesh_t *device = node_new("device0");
+    hand_t hand, bulk;
+    hand_open(&hand, "n1", next_port, NULL, NULL);
+    hand_open(&bulk, "n1", next_port + 1, NULL, NULL);
+    assert_true(hand_greet(&hand));
+    assert_true(hand_greet(&bulk));
+    UNTIL(counts_of(device).link_sessions == 1);
+    qr_message_t stop = {.type = QR_MESSAGE_stop, .from = qr_address(1, 0, QR_ROLE_mesh, 0), .to = qr_address(2, 0, QR_ROLE_worker, 0)};
+    hand_send(&hand, &stop); /* LOCAL */
+    qr_message_t forged = probe_to_worker(1);
+    forged.from = qr_address(2, 0, QR_ROLE_router, 0); /* in our own name */
+    hand_send(&hand, &forged);
+    qr_message_t role = probe_to_worker(1);
+    role.from = qr_address(1, 0, QR_ROLE_text, 0); /* no row */
+    hand_send(&hand, &role);
+    UNTIL(counts_of(device).link_refused == 3);
+    assert_int_equal(counts_of(device).link_received, 0);
+    qr_message_t good = probe_to_worker(2);
+    hand_send(&hand, &good);
+    UNTIL(counts_of(device).link_received == 1);
+    for (int i = 0; i < QR_UPLINK_STRIKES; i++) (void)zmq_send(hand.socket, "\xdd\x0f\xff\xff\xff", 5, 0);
+    UNTIL(counts_of(device).link_malformed >= 10);
+    hand_send(&hand, &good);
+    hand_send(&hand, &good);
+    usleep(50000);
+    assert_int_equal(counts_of(device).link_received, 1); /* banned */
+    hand_close(&hand);
+    hand_close(&bulk);
+    finish(&device);
+    const toy_t *worker = qr_mesh_state(device, qr_address(2, 0, QR_ROLE_worker, 0));
+    assert_int_equal(worker->received, 1);
+    assert_int_equal(worker->links_down, 1);
+    qr_mesh_destroy(&device);
+}
+
+/* ---- link.h by hand ------------------------------------------------------------------------------------------------------------------ */
+
+static void test_sessions_need_the_echo(void **state)
+{
+    (void)state;
+    qr_link_t a, b;
+    qr_link_init(&a, 100, 0);
+    qr_link_init(&b, 200, 0);
+    qr_link_hello_t from_a = {.session = 100, .node_epoch = 1}, from_b = {.session = 200, .node_epoch = 2};
+    assert_int_equal(qr_link_hello(&b, &from_a, 201, 1), QR_LINK_REPLY);
+    assert_false(b.up);
+    from_b.echo = 100;
+    assert_int_equal(qr_link_hello(&a, &from_b, 101, 2), QR_LINK_UP | QR_LINK_REPLY);
+    from_a.echo = 200;
+    assert_int_equal(qr_link_hello(&b, &from_a, 201, 3), QR_LINK_UP);
+    /* b restarts without a noticing: its new session ends a's. */
+    qr_link_init(&b, 300, 4);
+    from_b = (qr_link_hello_t){.session = 300, .node_epoch = 3, .echo = 0};
+    assert_int_equal(qr_link_hello(&a, &from_b, 101, 5), QR_LINK_DOWN | QR_LINK_REPLY);
+    assert_int_equal(a.session, 101);
+    /* An echo of the ended session does not bring it back. */
+    from_b.echo = 100;
+    assert_int_equal(qr_link_hello(&a, &from_b, 102, 6), QR_LINK_REPLY);
+    assert_false(a.up);
+    from_b.echo = 101;
+    assert_int_equal(qr_link_hello(&a, &from_b, 102, 7), QR_LINK_UP);
+    assert_int_equal(qr_link_time(&a, 102, 1000, 1006), 0);
+    assert_int_equal(qr_link_time(&a, 102, 1000, 1007), QR_LINK_DOWN);
+    assert_int_equal(qr_link_time(&a, 103, 1000, 9999), 0); /* told once */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sessions_need_the_echo),
+        cmocka_unit_test(test_kill_is_noticed),
+        cmocka_unit_test(test_two_nodes_in_one_process),
+        cmocka_unit_test(test_two_nodes_without_keys_on_loopback),
+        cmocka_unit_test(test_restart_is_a_new_session),
+        cmocka_unit_test(test_TR_05),
+        cmocka_unit_test(test_hostile_peer_is_dropped),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,63 @@
+/* link.c - see link.h. */
+#include "transport/link.h"
+
+void qr_link_init(qr_link_t *link, uint64_t session, uint64_t now_us)
+{
+    memset(link, 0, sizeof *link);
+    link->session = session;
+    link->heard_us = link->hello_due_us = now_us;
+}
+
+const char *qr_link_refusal(const qr_link_hello_t *hello, const qr_link_expect_t *expect)
+{
+    if (hello->protocol != QR_LINK_PROTOCOL) return "it speaks another version of the protocol";
+    if (hello->schema_hash != expect->schema_hash) return "its message schema differs; both nodes need the same build";
+    if (hello->node != expect->node) return "it says another node id than the topology file";
+    if (hello->chunk_tokens != expect->chunk_tokens) return "its chunk_tokens differ; one value per mesh";
+    if (hello->session == 0 || hello->node_epoch == 0) return "its session or epoch is 0";
+    return NULL;
+}
+
+static uint32_t begin(qr_link_t *link, uint64_t new_session, uint64_t now_us)
+{
+    uint32_t bits = link->up ? QR_LINK_DOWN : 0;
+    link->up = false;
+    link->session = new_session;
+    link->peer_session = link->peer_epoch = 0;
+    link->strikes = 0;
+    link->heard_us = link->hello_due_us = now_us;
+    return bits;
+}
+
+uint32_t qr_link_hello(qr_link_t *link, const qr_link_hello_t *hello, uint64_t new_session, uint64_t now_us)
+{
+    if (now_us < link->banned_until_us) return 0;
+    uint32_t bits = 0;
+    if (link->up && (hello->session != link->peer_session || hello->echo != link->session)) {
+        /* The peer began anew. Our session number goes with the old one, else its late echo would count for the new. */
+        bits |= begin(link, new_session, now_us);
+    }
+    bool news = hello->session != link->peer_session;
+    link->peer_session = hello->session;
+    link->peer_epoch = hello->node_epoch;
+    link->heard_us = now_us;
+    if (hello->echo == link->session && !link->up) {
+        link->up = true;
+        bits |= QR_LINK_UP;
+    }
+    if (news || hello->echo != link->session) bits |= QR_LINK_REPLY;
+    return bits;
+}
+
+uint32_t qr_link_time(qr_link_t *link, uint64_t new_session, uint64_t down_us, uint64_t now_us)
+{
+    if (!link->up || now_us < link->heard_us + down_us) return 0;
+    return begin(link, new_session, now_us);
+}
+
+uint32_t qr_link_end(qr_link_t *link, uint64_t new_session, uint64_t ban_us, uint64_t now_us)
+{
+    uint32_t bits = begin(link, new_session, now_us);
+    if (ban_us) link->banned_until_us = now_us + ban_us;
+    return bits;
+}
