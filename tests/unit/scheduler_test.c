@@ -1,0 +1,760 @@
+/* link: qr_actor_scheduler qr_actor_plan qr_actor_calibration qr_schema */
+/* Conversations with a scripted page_manager and executor: admission, batches, failures, ends. */
+#include "actors/note.h"
+#include "actors/scheduler.h"
+#include "base/error.h"
+#include "base/sha256.h"
+#include "tests/unit/stand.h"
+
+#define SCHEDULER qr_address(1, 1, QR_ROLE_scheduler, 0)
+#define WORKER qr_address(1, 1, QR_ROLE_worker, 0)
+#define PAGES qr_address(1, 1, QR_ROLE_page_manager, 0)
+#define EXECUTOR qr_address(1, 1, QR_ROLE_executor, 0)
+#define MESH qr_address(1, 0, QR_ROLE_mesh, 0)
+
+static uint8_t end_flags[100];
+
+typedef struct fixture {
+    qr_given_t *given;
+    stand_t *s;
+    uint64_t route; /* last granted */
+} fixture_t;
+
+static fixture_t set_up(uint32_t lanes, uint32_t tile)
+{
+    fixture_t f = {.given = stand_given()};
+    f.given->params.max_lanes = lanes;
+    f.given->params.prefill_tile = tile;
+    f.given->params.max_requests = 16;
+    f.given->vocabulary.count = 100;
+    f.given->vocabulary.flags = end_flags;
+    end_flags[99] = QR_TOKEN_END;
+    f.s = stand_new(&qr_scheduler_class, f.given, SCHEDULER);
+    SAY(f.s, MESH, start, .epoch = 1, .seed = 1);
+    assert_int_equal(HEARD(f.s, ready)->reason, 0);
+    return f;
+}
+
+static void tear_down(fixture_t *f)
+{
+    stand_destroy(f->s);
+    free(f->given);
+}
+
+/* Prompt of `count` tokens: base, base + 1, ... */
+static void submit(fixture_t *f, uint64_t id, uint32_t base, uint32_t count, uint32_t max_tokens)
+{
+    uint32_t tokens[64];
+    for (uint32_t i = 0; i < count; i++) tokens[i] = base + i;
+    SAY(f->s, WORKER, submit, .request_id = id, .attempt = 1, .generated_from = count, .tokens = {tokens, count}, .max_tokens = max_tokens);
+}
+
+/* Grants the open question with pages for all it may need. Three handles suffice for these sizes: 4 rows each. */
+static void grant(fixture_t *f, uint64_t id, uint32_t boundary)
+{
+    uint64_t pages[16];
+    for (uint32_t i = 0; i < 16; i++) pages[i] = qr_handle(i, 1);
+    f->route = qr_handle((uint32_t)id, 7);
+    SAY(f->s, PAGES, pages_granted, .request_id = id, .attempt = 1, .route = f->route, .boundary = boundary, .group_counts = COLUMN32(16),
+        .first_blocks = COLUMN32(0), .pages = {pages, 16});
+}
+
+static uint64_t open_lane(fixture_t *f)
+{
+    uint64_t lane = HEARD(f->s, lane_open)->lane;
+    SAY(f->s, EXECUTOR, lane_opened, .lane = lane);
+    return lane;
+}
+
+/* Submits and brings to its first batches; returns the lane. The batches are in the outbox. */
+static uint64_t run_one(fixture_t *f, uint64_t id, uint32_t base, uint32_t count, uint32_t max_tokens)
+{
+    submit(f, id, base, count, max_tokens);
+    (void)HEARD(f->s, pages_reserve);
+    grant(f, id, 0);
+    return open_lane(f);
+}
+
+static void done_one(fixture_t *f, uint64_t batch, uint64_t lane, uint32_t token)
+{
+    SAY(f->s, EXECUTOR, batch_done, .batch = batch, .lanes = COLUMN64(lane), .statuses = COLUMN32(0), .tokens = COLUMN32(token),
+        .logprob_bits = COLUMN32(0), .step_us = 1000);
+}
+
+static void test_one_request_end_to_end(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    submit(&f, 5, 10, 10, 3);
+    const qr_pages_reserve_t *ask = HEARD(f.s, pages_reserve);
+    assert_int_equal(ask->rows_max, 12);
+    assert_int_equal(ask->first_rows, 12);
+    assert_int_equal(ask->tokens.count, 10);
+    assert_int_equal(ask->wait_rows, f.given->params.wait_rows);
+    f.s->now_us += 30;
+    grant(&f, 5, 4);
+    assert_int_equal(HEARD(f.s, lane_open)->generated_from, 10);
+    uint64_t lane = open_lane(&f);
+    /* rows 4..9: the last tile holds the pending token's row and samples it; the next batch is prepared with `previous` */
+    const qr_batch_run_t *first = HEARD_NTH(f.s, batch_run, 0), *second = HEARD_NTH(f.s, batch_run, 1);
+    assert_int_equal(first->starts.data[0], 4);
+    assert_int_equal(first->row_counts.data[0], 6);
+    assert_int_equal(first->flags.data[0], QR_ROW_SAMPLE);
+    assert_int_equal(first->tokens.data[0], 14);
+    assert_int_equal(first->tokens.data[5], 19);
+    assert_int_equal(second->starts.data[0], 10);
+    assert_int_equal(second->tokens.data[0], QR_TOKEN_PREVIOUS);
+    assert_int_equal(second->flags.data[0], QR_ROW_SAMPLE);
+    uint64_t b1 = first->batch, b2 = second->batch;
+    f.s->now_us += 500;
+    done_one(&f, b1, lane, 71);
+    const qr_rows_committed_t *rows = HEARD(f.s, rows_committed);
+    assert_int_equal(rows->routes.data[0], f.route);
+    assert_int_equal(rows->rows.data[0], 10);
+    assert_int_equal(rows->token_counts.data[0], 6);
+    assert_int_equal(rows->tokens.data[0], 14);
+    assert_int_equal(HEARD(f.s, step_tokens)->tokens.data[0], 71);
+    assert_int_equal(HEARD(f.s, step_tokens)->prefill_rows, 6);
+    const qr_batch_run_t *third = HEARD(f.s, batch_run);
+    assert_int_equal(third->starts.data[0], 11);
+    uint64_t b3 = third->batch;
+    done_one(&f, b2, lane, 72);
+    assert_int_equal(HEARD(f.s, rows_committed)->rows.data[0], 11);
+    assert_int_equal(HEARD(f.s, rows_committed)->tokens.data[0], 71); /* the row holds the token drawn before */
+    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0);                  /* the third token is known to be the last */
+    done_one(&f, b3, lane, 73);
+    const qr_ended_t *ended = HEARD(f.s, ended);
+    assert_int_equal(ended->finish, QR_FINISH_LENGTH);
+    assert_int_equal(ended->cached_tokens, 4);
+    assert_int_equal(ended->computed_tokens, 6);
+    assert_int_equal(ended->queue_us, 30);
+    assert_int_equal(ended->prefill_us, 500);
+    assert_int_equal(HEARD(f.s, lane_close)->lane, lane);
+    assert_int_equal(HEARD(f.s, route_release)->route, f.route);
+    assert_int_equal(HEARD(f.s, route_release)->keep, 1);
+    tear_down(&f);
+}
+
+static void test_end_token_ends_it_and_the_prepared_batch_is_void(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    uint64_t lane = run_one(&f, 5, 10, 3, 10);
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    done_one(&f, b1, lane, 99);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_STOP);
+    assert_int_equal(HEARD(f.s, step_tokens)->tokens.data[0], 99); /* counted, the gateway does not show it */
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 0);          /* b2 still names the lane */
+    assert_int_equal(HEARD_COUNT(f.s, lane_close), 0);
+    done_one(&f, b2, lane, 50);
+    assert_int_equal(HEARD_COUNT(f.s, rows_committed), 0);
+    assert_int_equal(HEARD_COUNT(f.s, step_tokens), 0);
+    assert_int_equal(HEARD_COUNT(f.s, ended), 0);
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 1);
+    tear_down(&f);
+}
+
+static void test_ignore_eos_goes_on(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    SAY(f.s, WORKER, submit, .request_id = 5, .attempt = 1, .generated_from = 2, .tokens = COLUMN32(1, 2), .max_tokens = 4, .ignore_eos = 1);
+    grant(&f, 5, 0);
+    uint64_t lane = open_lane(&f);
+    done_one(&f, HEARD_NTH(f.s, batch_run, 0)->batch, lane, 99);
+    assert_int_equal(HEARD_COUNT(f.s, ended), 0);
+    tear_down(&f);
+}
+
+static void test_a_long_prompt_goes_in_tiles_and_samples_only_at_its_end(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 4);
+    uint64_t lane = run_one(&f, 5, 10, 10, 2);
+    const qr_batch_run_t *first = HEARD_NTH(f.s, batch_run, 0), *second = HEARD_NTH(f.s, batch_run, 1);
+    assert_int_equal(first->row_counts.data[0], 4);
+    assert_int_equal(first->flags.data[0], 0);
+    assert_int_equal(second->starts.data[0], 4);
+    assert_int_equal(second->flags.data[0], 0);
+    uint64_t b2 = second->batch;
+    done_one(&f, first->batch, lane, QR_TOKEN_NONE);
+    assert_int_equal(HEARD(f.s, step_tokens)->request_ids.count, 0); /* one per step all the same */
+    assert_int_equal(HEARD(f.s, batch_run)->row_counts.data[0], 2);
+    assert_int_equal(HEARD(f.s, batch_run)->flags.data[0], QR_ROW_SAMPLE);
+    uint64_t b3 = HEARD(f.s, batch_run)->batch;
+    done_one(&f, b2, lane, QR_TOKEN_NONE);
+    done_one(&f, b3, lane, 60);
+    assert_int_equal(HEARD(f.s, rows_committed)->rows.data[0], 10);
+    tear_down(&f);
+}
+
+static void test_requests_join_one_batch_and_speak_once_per_step(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4, 8);
+    uint64_t a = run_one(&f, 1, 10, 3, 20), b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    uint64_t b = run_one(&f, 2, 30, 3, 20);
+    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0); /* two are in flight */
+    done_one(&f, b1, a, 50);
+    const qr_batch_run_t *both = HEARD(f.s, batch_run);
+    assert_int_equal(both->lanes.count, 2);
+    assert_int_equal(both->lanes.data[0], a);
+    assert_int_equal(both->row_counts.data[0], 1);
+    assert_int_equal(both->row_counts.data[1], 3);
+    assert_int_equal(both->tokens.count, 4);
+    uint64_t b3 = both->batch;
+    done_one(&f, b2, a, 51);
+    SAY(f.s, EXECUTOR, batch_done, .batch = b3, .lanes = COLUMN64(a, b), .statuses = COLUMN32(0, 0), .tokens = COLUMN32(52, 60),
+        .logprob_bits = COLUMN32(7, 8), .step_us = 1000);
+    assert_int_equal(HEARD_COUNT(f.s, rows_committed), 1);
+    assert_int_equal(HEARD(f.s, rows_committed)->routes.count, 2);
+    assert_int_equal(HEARD(f.s, rows_committed)->tokens.count, 4);
+    assert_int_equal(HEARD_COUNT(f.s, step_tokens), 1);
+    assert_int_equal(HEARD(f.s, step_tokens)->request_ids.data[1], 2);
+    assert_int_equal(HEARD(f.s, step_tokens)->logprob_bits.data[1], 8);
+    tear_down(&f);
+}
+
+static void test_copies_ride_in_the_first_batch_and_again_after_a_failure(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    uint64_t pages[16] = {0};
+    submit(&f, 5, 10, 7, 4);
+    for (uint32_t i = 0; i < 16; i++) pages[i] = qr_handle(i, 1);
+    SAY(f.s, PAGES, pages_granted, .request_id = 5, .attempt = 1, .route = 9, .boundary = 6, .group_counts = COLUMN32(16), .first_blocks = COLUMN32(0),
+        .pages = {pages, 16}, .copy_sources = COLUMN64(40), .copy_targets = COLUMN64(41), .copy_rows = COLUMN32(2), .copy_groups = COLUMN32(0));
+    open_lane(&f);
+    const qr_batch_run_t *first = HEARD_NTH(f.s, batch_run, 0), *second = HEARD_NTH(f.s, batch_run, 1);
+    assert_int_equal(first->copy_sources.data[0], 40);
+    assert_int_equal(first->copy_rows.data[0], 2);
+    assert_int_equal(second->copy_sources.count, 0);
+    uint64_t b1 = first->batch, b2 = second->batch;
+    SAY(f.s, EXECUTOR, batch_failed, .batch = b1, .reason = QR_E_DEVICE);
+    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0); /* void in b2: planned again when no batch names it */
+    assert_int_equal(HEARD_COUNT(f.s, rows_committed), 0);
+    SAY(f.s, EXECUTOR, batch_failed, .batch = b2, .reason = QR_E_DEVICE);
+    first = HEARD_NTH(f.s, batch_run, 0);
+    assert_int_equal(first->copy_sources.count, 1);
+    assert_int_equal(first->starts.data[0], 6);
+    assert_int_equal(first->tokens.data[0], 16);
+    tear_down(&f);
+}
+
+static void test_a_decode_row_is_planned_again_with_its_token(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    uint64_t lane = run_one(&f, 5, 10, 3, 10);
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    done_one(&f, b1, lane, 50);
+    uint64_t b3 = HEARD(f.s, batch_run)->batch;
+    SAY(f.s, EXECUTOR, batch_failed, .batch = b2, .reason = QR_E_DEVICE);
+    done_one(&f, b3, lane, 77); /* void: computed behind a row that is not there */
+    assert_int_equal(HEARD_COUNT(f.s, step_tokens), 0);
+    const qr_batch_run_t *again = HEARD_NTH(f.s, batch_run, 0);
+    assert_int_equal(again->starts.data[0], 3);
+    assert_int_equal(again->tokens.data[0], 50);
+    assert_int_equal(HEARD_NTH(f.s, batch_run, 1)->tokens.data[0], QR_TOKEN_PREVIOUS);
+    tear_down(&f);
+}
+
+static void test_three_failed_batches_end_the_request(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    run_one(&f, 5, 10, 3, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        uint64_t batch = HEARD(f.s, batch_run)->batch;
+        SAY(f.s, EXECUTOR, batch_failed, .batch = batch, .reason = QR_E_DEVICE);
+        assert_int_equal(HEARD_COUNT(f.s, ended), 0);
+    }
+    SAY(f.s, EXECUTOR, batch_failed, .batch = HEARD(f.s, batch_run)->batch, .reason = QR_E_DEVICE);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_ERROR);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_DEVICE);
+    assert_int_equal(HEARD_COUNT(f.s, lane_close), 1);
+    tear_down(&f);
+}
+
+static void test_a_failing_lane_fails_alone(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4, 8);
+    uint64_t a = run_one(&f, 1, 10, 3, 20), b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    uint64_t b = run_one(&f, 2, 30, 3, 20), route_b = f.route;
+    done_one(&f, b1, a, 50);
+    uint64_t b3 = HEARD(f.s, batch_run)->batch;
+    done_one(&f, b2, a, 51);
+    uint64_t b4 = HEARD(f.s, batch_run)->batch;
+    SAY(f.s, EXECUTOR, batch_done, .batch = b3, .lanes = COLUMN64(a, b), .statuses = COLUMN32(0, QR_E_NUMERIC),
+        .tokens = COLUMN32(52, QR_TOKEN_NONE), .logprob_bits = COLUMN32(0, 0), .step_us = 1000);
+    assert_int_equal(HEARD_COUNT(f.s, ended), 1);
+    assert_int_equal(HEARD(f.s, ended)->request_id, 2);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_NUMERIC);
+    assert_int_equal(HEARD(f.s, step_tokens)->request_ids.count, 1);
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 0);
+    SAY(f.s, EXECUTOR, batch_done, .batch = b4, .lanes = COLUMN64(a, b), .statuses = COLUMN32(0, 0), .tokens = COLUMN32(53, 60),
+        .logprob_bits = COLUMN32(0, 0), .step_us = 1000);
+    assert_int_equal(HEARD(f.s, step_tokens)->request_ids.count, 1);
+    assert_int_equal(HEARD(f.s, route_release)->route, route_b);
+    assert_int_equal(HEARD(f.s, route_release)->keep, 0); /* what made a NaN is not kept for others */
+    tear_down(&f);
+}
+
+static void test_cancel_in_the_queue_while_asking_and_while_running(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    submit(&f, 1, 10, 3, 4);
+    submit(&f, 2, 20, 3, 4);
+    SAY(f.s, WORKER, submit_cancel, .request_id = 2, .attempt = 1, .finish = QR_FINISH_CANCELLED); /* queued */
+    assert_int_equal(HEARD(f.s, ended)->request_id, 2);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_CANCELLED);
+    SAY(f.s, WORKER, submit_cancel, .request_id = 1, .attempt = 1, .finish = QR_FINISH_STOP); /* its question is open */
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_STOP);
+    grant(&f, 1, 0);
+    assert_int_equal(HEARD(f.s, route_release)->route, f.route); /* given back at once */
+    assert_int_equal(HEARD_COUNT(f.s, lane_open), 0);
+    SAY(f.s, PAGES, route_released, .route = f.route);
+    uint64_t lane = run_one(&f, 3, 30, 3, 4);
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    SAY(f.s, WORKER, submit_cancel, .request_id = 3, .attempt = 2, .finish = QR_FINISH_CANCELLED); /* another attempt: nothing */
+    assert_int_equal(HEARD_COUNT(f.s, ended), 0);
+    SAY(f.s, WORKER, submit_cancel, .request_id = 3, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+    assert_int_equal(HEARD_COUNT(f.s, ended), 1);
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 0);
+    done_one(&f, b1, lane, 50);
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 0);
+    done_one(&f, b2, lane, 51);
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 1);
+    tear_down(&f);
+}
+
+static void test_the_first_of_the_order_is_asked_first_and_blocks_later_ones_while_short(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4, 8);
+    run_one(&f, 1, 10, 3, 4);
+    uint64_t lane = HEARD(f.s, batch_run)->lanes.data[0], b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    submit(&f, 2, 20, 20, 4);
+    submit(&f, 3, 30, 3, 4);
+    SAY(f.s, PAGES, pages_refused, .request_id = 2, .attempt = 1, .reason = QR_E_SHORTFALL, .pages_short = 3);
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0); /* request 3 would fit, but is later */
+    done_one(&f, b1, lane, 99);
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0);
+    done_one(&f, b2, lane, 50); /* release */
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 2);
+    SAY(f.s, PAGES, pages_refused, .request_id = 2, .attempt = 1, .reason = QR_E_NEVER_FITS, .pages_short = 3);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_REFUSED);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_NEVER_FITS);
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 3);
+    tear_down(&f);
+}
+
+static void test_a_shortfall_is_asked_again_after_a_while_without_a_release(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4, 8);
+    submit(&f, 2, 20, 20, 4);
+    SAY(f.s, PAGES, pages_refused, .request_id = 2, .attempt = 1, .reason = QR_E_SHORTFALL, .pages_short = 3);
+    assert_true(stand_alarm(f.s, f.s->now_us + QR_SCHEDULER_RETRY_US));
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 2);
+    tear_down(&f);
+}
+
+static void test_a_waiting_request_blocks_nobody_and_asks_again_on_progress(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4, 8);
+    uint64_t lane = run_one(&f, 1, 10, 16, 4), producer = f.route;
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch;
+    submit(&f, 2, 10, 16, 4);
+    SAY(f.s, PAGES, pages_wait, .request_id = 2, .attempt = 1, .producer = producer, .boundary = 15);
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0);
+    submit(&f, 3, 40, 3, 4);
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 3);
+    grant(&f, 3, 0);
+    open_lane(&f);
+    done_one(&f, b1, lane, QR_TOKEN_NONE); /* 8 of 15 rows */
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0);
+    uint64_t b2 = b1 + 1;
+    done_one(&f, b2, lane, 60); /* 16 rows */
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 2);
+    tear_down(&f);
+}
+
+static void test_waiting_ends_with_its_producer_and_with_its_time(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4, 8);
+    uint64_t lane = run_one(&f, 1, 10, 16, 4), producer = f.route;
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    submit(&f, 2, 10, 16, 4);
+    SAY(f.s, PAGES, pages_wait, .request_id = 2, .attempt = 1, .producer = producer, .boundary = 15);
+    SAY(f.s, WORKER, submit_cancel, .request_id = 1, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0); /* the route still stands */
+    done_one(&f, b1, lane, QR_TOKEN_NONE);
+    done_one(&f, b2, lane, 60);
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 1);
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 2);
+    assert_int_equal(HEARD(f.s, pages_reserve)->wait_rows, f.given->params.wait_rows);
+    grant(&f, 2, 0);
+    open_lane(&f);
+    submit(&f, 3, 10, 16, 4);
+    SAY(f.s, PAGES, pages_wait, .request_id = 3, .attempt = 1, .producer = f.route, .boundary = 15);
+    uint64_t start_us = f.s->now_us;
+    while (HEARD_COUNT(f.s, pages_reserve) == 0) assert_true(stand_alarm(f.s, start_us + 10000000));
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 3);
+    assert_int_equal(HEARD(f.s, pages_reserve)->wait_rows, 0); /* now it computes them itself */
+    tear_down(&f);
+}
+
+static void test_a_wait_for_an_unknown_producer_asks_again_without_waiting(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4, 8);
+    submit(&f, 3, 10, 16, 4);
+    SAY(f.s, PAGES, pages_wait, .request_id = 3, .attempt = 1, .producer = 12345, .boundary = 15);
+    assert_int_equal(HEARD(f.s, pages_reserve)->wait_rows, 0);
+    tear_down(&f);
+}
+
+static void test_priority_goes_first_and_ageing_bounds_it(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(1, 8);
+    uint32_t tokens[2] = {1, 2};
+    run_one(&f, 1, 10, 3, 9); /* the only lane */
+    uint64_t lane = HEARD(f.s, batch_run)->lanes.data[0], b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    submit(&f, 2, 20, 3, 4);
+    f.s->now_us += 100000;
+    SAY(f.s, WORKER, submit, .request_id = 3, .attempt = 1, .generated_from = 2, .tokens = {tokens, 2}, .max_tokens = 4, .priority = 1);
+    f.s->now_us += 5 * QR_SCHEDULER_PRIORITY_US;
+    SAY(f.s, WORKER, submit, .request_id = 4, .attempt = 1, .generated_from = 2, .tokens = {tokens, 2}, .max_tokens = 4, .priority = 2);
+    static const uint64_t expect[] = {3, 2, 4}; /* 3 overtakes 2; 4 came too late to overtake anybody */
+    for (uint32_t i = 0; i < 3; i++) {
+        done_one(&f, b1, lane, 99);
+        done_one(&f, b2, lane, 50);
+        SAY(f.s, PAGES, route_released, .route = f.route);
+        SAY(f.s, EXECUTOR, lane_closed, .lane = lane);
+        assert_int_equal(HEARD(f.s, pages_reserve)->request_id, expect[i]);
+        grant(&f, expect[i], 0);
+        lane = open_lane(&f);
+        b1 = HEARD_NTH(f.s, batch_run, 0)->batch;
+        b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    }
+    tear_down(&f);
+}
+
+static void test_a_lane_waits_for_all_its_answers_before_it_is_used_again(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(1, 8);
+    uint64_t lane = run_one(&f, 1, 10, 3, 1), batch = HEARD(f.s, batch_run)->batch;
+    submit(&f, 2, 20, 3, 1);
+    done_one(&f, batch, lane, 50);
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0);
+    SAY(f.s, EXECUTOR, lane_closed, .lane = lane);
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0);
+    SAY(f.s, PAGES, route_released, .route = f.route);
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 2);
+    grant(&f, 2, 0);
+    assert_true(HEARD(f.s, lane_open)->lane != lane); /* another generation */
+    tear_down(&f);
+}
+
+static void test_submit_is_checked(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    uint32_t tokens[80] = {0};
+    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 0, .tokens = {tokens, 0}, .max_tokens = 4);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_INVALID);
+    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 65, .tokens = {tokens, 65}, .max_tokens = 1);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_CONTEXT);
+    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 60, .tokens = {tokens, 60}, .max_tokens = 6);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_CONTEXT);
+    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 64, .tokens = {tokens, 64}, .max_tokens = 1); /* its token needs no row */
+    assert_int_equal(HEARD(f.s, pages_reserve)->rows_max, 64);
+    SAY(f.s, WORKER, submit, .request_id = 2, .attempt = 2, .generated_from = 4, .tokens = {tokens, 8}, .max_tokens = 4);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_LENGTH); /* an earlier attempt delivered them all */
+    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 64, .tokens = {tokens, 64}, .max_tokens = 1); /* a repeat */
+    assert_int_equal(HEARD_COUNT(f.s, ended), 0);
+    for (uint64_t id = 10; id < 10 + 15; id++) submit(&f, id, 1, 3, 4);
+    assert_int_equal(HEARD_COUNT(f.s, ended), 0);
+    submit(&f, 40, 1, 3, 4);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_REFUSED);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_BUSY);
+    tear_down(&f);
+}
+
+static void test_a_resumed_attempt_counts_what_was_drawn_before(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 2, .generated_from = 3, .tokens = COLUMN32(1, 2, 3, 50, 51), .max_tokens = 4);
+    assert_int_equal(HEARD(f.s, pages_reserve)->rows_max, 6); /* 5 known + 2 to draw - 1 */
+    uint64_t pages[16] = {0};
+    SAY(f.s, PAGES, pages_granted, .request_id = 1, .attempt = 2, .route = 77, .boundary = 4, .group_counts = COLUMN32(16), .first_blocks = COLUMN32(0),
+        .pages = {pages, 16});
+    assert_int_equal(HEARD(f.s, lane_open)->generated_from, 3);
+    uint64_t lane = open_lane(&f), b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    done_one(&f, b1, lane, 52);
+    done_one(&f, b2, lane, 53);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_LENGTH);
+    assert_int_equal(HEARD(f.s, ended)->cached_tokens, 3); /* of the prompt */
+    assert_int_equal(HEARD(f.s, ended)->computed_tokens, 0);
+    tear_down(&f);
+}
+
+static void test_the_scope_is_the_digest_of_both_salts(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    static const uint8_t plain[] = {2, 0, 0, 0, 'a', 'b', 1, 0, 0, 0, 'c'};
+    uint8_t digest[32];
+    qr_sha256(plain, sizeof plain, digest);
+    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 1, .tokens = COLUMN32(1), .max_tokens = 4,
+        .tenant_salt = {(const uint8_t *)"ab", 2}, .cache_salt = {(const uint8_t *)"c", 1});
+    assert_memory_equal(HEARD(f.s, pages_reserve)->scope.bytes, digest, 32);
+    tear_down(&f);
+}
+
+static void test_the_switch_fails_a_request_that_computes_more_rows(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    f.given->params.fail_over_rows = 8;
+    submit(&f, 1, 10, 16, 4);
+    grant(&f, 1, 7); /* 9 rows */
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_ERROR);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_SWITCH_ROWS);
+    assert_int_equal(HEARD(f.s, route_release)->route, f.route);
+    submit(&f, 2, 10, 16, 4);
+    grant(&f, 2, 8);
+    assert_int_equal(HEARD_COUNT(f.s, lane_open), 1);
+    tear_down(&f);
+}
+
+static void test_a_deadline_ends_queued_and_running_requests(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(1, 8);
+    uint64_t start_us = f.s->now_us, lane = run_one(&f, 1, 10, 3, 20);
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    SAY(f.s, WORKER, submit, .request_id = 2, .attempt = 1, .generated_from = 1, .tokens = COLUMN32(1), .max_tokens = 4, .budget_us = 5000);
+    while (HEARD_COUNT(f.s, ended) == 0) assert_true(stand_alarm(f.s, start_us + 100000));
+    assert_int_equal(f.s->now_us, start_us + 5000);
+    assert_int_equal(HEARD(f.s, ended)->request_id, 2);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_REFUSED); /* it never ran */
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_DEADLINE);
+    do assert_true(stand_alarm(f.s, QR_NEVER_US - 1));
+    while (HEARD_COUNT(f.s, ended) == 0);
+    assert_int_equal(f.s->now_us, start_us + f.given->params.request_timeout_ms * 1000);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_ERROR);
+    done_one(&f, b1, lane, 50);
+    done_one(&f, b2, lane, 51);
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 1);
+    tear_down(&f);
+}
+
+static void test_windows_bound_the_rows_and_travel_with_the_next_batch(void **state)
+{
+    (void)state;
+    fixture_t f = {.given = stand_given()};
+    f.given->params.max_lanes = 2;
+    f.given->params.prefill_tile = 8;
+    f.given->layout.group_count = 2;
+    f.given->layout.groups[1] = (qr_group_t){.window = 4, .pages = 8};
+    f.s = stand_new(&qr_scheduler_class, f.given, SCHEDULER);
+    submit(&f, 1, 10, 20, 2);
+    uint64_t pages[19] = {0}, lane;
+    SAY(f.s, PAGES, pages_granted, .request_id = 1, .attempt = 1, .route = 77, .boundary = 0, .group_counts = COLUMN32(16, 3),
+        .first_blocks = COLUMN32(0, 0), .pages = {pages, 19});
+    lane = open_lane(&f);
+    const qr_batch_run_t *first = HEARD_NTH(f.s, batch_run, 0), *second = HEARD_NTH(f.s, batch_run, 1);
+    assert_int_equal(first->row_counts.data[0], 8);
+    assert_int_equal(second->row_counts.data[0], 4); /* three pages of four rows */
+    uint64_t b1 = first->batch;
+    done_one(&f, b1, lane, QR_TOKEN_NONE);
+    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0);
+    SAY(f.s, PAGES, window_pages, .routes = COLUMN64(77, 78), .groups = COLUMN32(1, 1), .blocks = COLUMN32(3, 3), .pages = COLUMN64(5, 6));
+    const qr_batch_run_t *third = HEARD(f.s, batch_run);
+    assert_int_equal(third->starts.data[0], 12);
+    assert_int_equal(third->row_counts.data[0], 4);
+    assert_int_equal(third->window_lanes.count, 1); /* route 78 is nobody's */
+    assert_int_equal(third->window_lanes.data[0], lane);
+    assert_int_equal(third->window_blocks.data[0], 3);
+    assert_int_equal(third->window_pages.data[0], 5);
+    tear_down(&f);
+}
+
+static void test_probe_walks_through_and_back(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(1, 8);
+    SAY(f.s, WORKER, probe, .probe_id = 6);
+    assert_int_equal(f.s->messages[0].to, EXECUTOR);
+    SAY(f.s, EXECUTOR, probe_done, .probe_id = 6, .reason = 0);
+    assert_int_equal(f.s->messages[0].to, WORKER);
+    assert_int_equal(HEARD(f.s, probe_done)->probe_id, 6);
+    tear_down(&f);
+}
+
+static void test_stale_answers_change_nothing(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(1, 8);
+    grant(&f, 9, 0);
+    assert_int_equal(f.s->outbox.count, 0);
+    assert_int_equal(f.s->outbox.notes[0].code, QR_NOTE_unexpected);
+    SAY(f.s, EXECUTOR, lane_closed, .lane = 99);
+    SAY(f.s, EXECUTOR, lane_opened, .lane = 99);
+    SAY(f.s, PAGES, route_released, .route = 99);
+    assert_int_equal(f.s->outbox.count, 0);
+    tear_down(&f);
+}
+
+static void test_a_grant_that_does_not_fit_ends_the_request_and_is_given_back(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(1, 8);
+    submit(&f, 1, 10, 16, 4);
+    SAY(f.s, PAGES, pages_granted, .request_id = 1, .attempt = 1, .route = 7, .boundary = 16, .group_counts = COLUMN32(1), .first_blocks = COLUMN32(0),
+        .pages = COLUMN64(1));
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_PROTOCOL);
+    assert_int_equal(HEARD(f.s, route_release)->route, 7);
+    tear_down(&f);
+}
+
+static void test_stop_ends_everything_and_answers_when_nothing_is_open(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    uint64_t lane = run_one(&f, 1, 10, 3, 20);
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    submit(&f, 2, 20, 3, 4);
+    SAY(f.s, MESH, stop, .budget_us = 1000000);
+    assert_int_equal(HEARD_COUNT(f.s, ended), 2);
+    assert_int_equal(HEARD_COUNT(f.s, stopped), 0);
+    grant(&f, 2, 0);
+    SAY(f.s, PAGES, route_released, .route = f.route);
+    done_one(&f, b1, lane, 50);
+    done_one(&f, b2, lane, 51);
+    SAY(f.s, EXECUTOR, lane_closed, .lane = lane);
+    assert_int_equal(HEARD_COUNT(f.s, stopped), 0);
+    SAY(f.s, PAGES, route_released, .route = qr_handle(1, 7));
+    assert_int_equal(HEARD(f.s, stopped)->reason, 0);
+    tear_down(&f);
+}
+
+static void test_drain_refuses_new_work_and_answers_when_the_old_is_done_or_its_time_over(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    run_one(&f, 1, 10, 3, 20);
+    SAY(f.s, MESH, drain, .budget_us = 1000);
+    submit(&f, 2, 20, 3, 4);
+    assert_int_equal(HEARD(f.s, ended)->error, QR_E_DRAINING);
+    while (HEARD_COUNT(f.s, drained) == 0) assert_true(stand_alarm(f.s, QR_NEVER_US - 1));
+    assert_int_equal(HEARD(f.s, drained)->open_count, 1);
+    tear_down(&f);
+}
+
+static uint64_t metric(fixture_t *f, uint32_t id)
+{
+    SAY(f->s, qr_address(1, 0, QR_ROLE_http, 0), metrics_read, .version = 1);
+    const qr_metrics_t *m = HEARD(f->s, metrics);
+    for (uint64_t i = 0; i < m->ids.count; i++)
+        if (m->ids.data[i] == id) return m->values.data[i];
+    return UINT64_MAX;
+}
+
+/* SD-05 Counters that mislead: cold, warm, cancelled in prefill. (Restores and n > 1 come with later parts.) */
+static void test_SD_05(void **state)
+{
+    (void)state;
+    enum { PROMPT = 7, CACHED = 8, COMPUTED = 9 };
+    fixture_t f = set_up(4, 8);
+    uint64_t lane, b1, cached_sum = 0;
+    static const uint32_t boundary[] = {0, 16};
+    for (uint32_t i = 0; i < 2; i++) {
+        submit(&f, i + 1, 10, 17, 1);
+        grant(&f, i + 1, boundary[i]);
+        lane = open_lane(&f);
+        b1 = HEARD_NTH(f.s, batch_run, 0)->batch;
+        uint64_t batches = i == 0 ? 3 : 1;
+        for (uint64_t b = 0; b < batches; b++) done_one(&f, b1 + b, lane, b + 1 == batches ? 50 : QR_TOKEN_NONE);
+        cached_sum += HEARD(f.s, ended)->cached_tokens;
+        assert_int_equal(HEARD(f.s, ended)->cached_tokens, boundary[i]);
+        assert_int_equal(HEARD(f.s, ended)->cached_tokens + HEARD(f.s, ended)->computed_tokens, 17);
+        assert_int_equal(metric(&f, PROMPT), 17 * (i + 1));
+        assert_int_equal(metric(&f, CACHED), cached_sum);
+        assert_int_equal(metric(&f, COMPUTED) + metric(&f, CACHED), 17 * (i + 1));
+    }
+    submit(&f, 3, 40, 17, 1); /* cancelled in prefill: nothing of it was cached */
+    grant(&f, 3, 0);
+    lane = open_lane(&f);
+    b1 = HEARD_NTH(f.s, batch_run, 0)->batch;
+    done_one(&f, b1, lane, QR_TOKEN_NONE);
+    SAY(f.s, WORKER, submit_cancel, .request_id = 3, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+    assert_int_equal(HEARD(f.s, ended)->cached_tokens, 0);
+    assert_int_equal(HEARD(f.s, ended)->computed_tokens, 8);
+    assert_int_equal(metric(&f, CACHED), cached_sum);
+    assert_int_equal(metric(&f, PROMPT), 17 * 3);
+    tear_down(&f);
+}
+
+static void test_token_storage_is_bounded_and_compacts(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(1, 8);
+    f.given->params.max_requests = 16;
+    uint32_t tokens[60];
+    for (uint32_t i = 0; i < 60; i++) tokens[i] = i;
+    for (uint64_t round = 0; round < 600; round++) { /* 600 x 60 tokens through a storage of 16,384 */
+        uint64_t id = round + 1;
+        SAY(f.s, WORKER, submit, .request_id = id, .attempt = 1, .generated_from = 60, .tokens = {tokens, 60}, .max_tokens = 2);
+        if (round == 0) continue;
+        if (round % 7) SAY(f.s, WORKER, submit_cancel, .request_id = id, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+        else SAY(f.s, WORKER, submit_cancel, .request_id = id - 1, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+    }
+    tear_down(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_request_end_to_end),
+        cmocka_unit_test(test_end_token_ends_it_and_the_prepared_batch_is_void),
+        cmocka_unit_test(test_ignore_eos_goes_on),
+        cmocka_unit_test(test_a_long_prompt_goes_in_tiles_and_samples_only_at_its_end),
+        cmocka_unit_test(test_requests_join_one_batch_and_speak_once_per_step),
+        cmocka_unit_test(test_copies_ride_in_the_first_batch_and_again_after_a_failure),
+        cmocka_unit_test(test_a_decode_row_is_planned_again_with_its_token),
+        cmocka_unit_test(test_three_failed_batches_end_the_request),
+        cmocka_unit_test(test_a_failing_lane_fails_alone),
+        cmocka_unit_test(test_cancel_in_the_queue_while_asking_and_while_running),
+        cmocka_unit_test(test_the_first_of_the_order_is_asked_first_and_blocks_later_ones_while_short),
+        cmocka_unit_test(test_a_shortfall_is_asked_again_after_a_while_without_a_release),
+        cmocka_unit_test(test_a_waiting_request_blocks_nobody_and_asks_again_on_progress),
+        cmocka_unit_test(test_waiting_ends_with_its_producer_and_with_its_time),
+        cmocka_unit_test(test_a_wait_for_an_unknown_producer_asks_again_without_waiting),
+        cmocka_unit_test(test_priority_goes_first_and_ageing_bounds_it),
+        cmocka_unit_test(test_a_lane_waits_for_all_its_answers_before_it_is_used_again),
+        cmocka_unit_test(test_submit_is_checked),
+        cmocka_unit_test(test_a_resumed_attempt_counts_what_was_drawn_before),
+        cmocka_unit_test(test_the_scope_is_the_digest_of_both_salts),
+        cmocka_unit_test(test_the_switch_fails_a_request_that_computes_more_rows),
+        cmocka_unit_test(test_a_deadline_ends_queued_and_running_requests),
+        cmocka_unit_test(test_windows_bound_the_rows_and_travel_with_the_next_batch),
+        cmocka_unit_test(test_probe_walks_through_and_back),
+        cmocka_unit_test(test_stale_answers_change_nothing),
+        cmocka_unit_test(test_a_grant_that_does_not_fit_ends_the_request_and_is_given_back),
+        cmocka_unit_test(test_stop_ends_everything_and_answers_when_nothing_is_open),
+        cmocka_unit_test(test_drain_refuses_new_work_and_answers_when_the_old_is_done_or_its_time_over),
+        cmocka_unit_test(test_SD_05),
+        cmocka_unit_test(test_token_storage_is_bounded_and_compacts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
