@@ -536,5 +536,6 @@ void qr_host_run(qr_host_t *host, void (*opened)(void *context, int code), void 
     opened(context, code);
     if (code == 0) loop(host);
     if (host->recording) qr_recorder_done(&host->recorder);
-    qr_port_close(&host->port);
 }
+
+void qr_host_close(qr_host_t *host) { qr_port_close(&host->port); }

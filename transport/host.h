@@ -8,7 +8,8 @@
  * H2. A handler has room for max_out messages before it is called; all it emitted is sent before the next call.
  * H3. What reaches an actor before `start` is held and delivered after it, in order; what comes after `stopped` is dropped.
  * H4. A host with work never sleeps: a piece is at most 1 ms, so an alarm is late by at most one piece and one turn.
- * H5. After the close frame the thread closes its port and returns. */
+ * H5. After the close frame the thread returns. Its port is closed only when every thread of the node has been joined, so that no
+ *     send ever meets a closed inbox. */
 #ifndef QR_HOST_H
 #define QR_HOST_H
 
@@ -42,6 +43,8 @@ typedef struct qr_host qr_host_t;
 qr_host_t *qr_host_new(const qr_host_config_t *config, const qr_actor_class_t *const *classes, const uint64_t *addresses, uint32_t count);
 /* Body of its thread: opens the port, posts opened(context, code), runs until the close frame. */
 void qr_host_run(qr_host_t *host, void (*opened)(void *context, int code), void *context);
+/* Closes the port, from the thread that joined all others (joining is the fence that lets sockets change hands). */
+void qr_host_close(qr_host_t *host);
 /* State block of an actor, NULL if it is not here. Only while the thread does not run. */
 void *qr_host_state(qr_host_t *host, uint64_t address);
 const qr_host_counts_t *qr_host_counts(const qr_host_t *host);

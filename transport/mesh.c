@@ -312,7 +312,7 @@ static int threads_start(qr_mesh_t *mesh, qr_text_t *error)
     return 0;
 }
 
-/* Each host is sent the close frame and joined; the recorder last, when nobody hands over any more. */
+/* Each thread is sent the close frame and joined, the recorder last, when nobody hands over any more; only then are ports closed. */
 static void threads_join(qr_mesh_t *mesh)
 {
     for (uint32_t i = 0; i < mesh->thread_count; i++) {
@@ -329,6 +329,10 @@ static void threads_join(qr_mesh_t *mesh)
             _exit(70);
         }
         thread->running = false;
+    }
+    for (uint32_t i = 0; i < mesh->thread_count; i++) {
+        if (mesh->threads[i].host) qr_host_close(mesh->threads[i].host);
+        if (mesh->threads[i].uplink) qr_uplink_close(mesh->threads[i].uplink);
     }
 }
 

@@ -1,7 +1,7 @@
 /* port.h - one thread's way to all threads of its node: one bound PULL inbox and one PUSH per destination, its own included.
  * The only file that sends or receives local messages; a byte ring could replace it.
  *
- * P1. Every socket of a port belongs to the thread that opened the port. A PUSH has exactly one connection.
+ * P1. Every socket of a port belongs to the thread that opened the port, until mesh has joined that thread. A PUSH has exactly one connection.
  * P2. High-water marks are 0: credit (host.c) is the bound. A send never waits; a refused one is a fault.
  * P3. An inproc name carries node and boot number and is used once. */
 #ifndef QR_PORT_H

@@ -664,5 +664,6 @@ void qr_uplink_run(qr_uplink_t *uplink, void (*opened)(void *context, int code),
     opened(context, code);
     if (code == 0) loop(uplink);
     sockets_close(uplink);
-    qr_port_close(&uplink->port);
 }
+
+void qr_uplink_close(qr_uplink_t *uplink) { qr_port_close(&uplink->port); }

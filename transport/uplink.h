@@ -48,6 +48,8 @@ int qr_uplink_check_version(int major, int minor, int patch, bool curve, qr_text
 qr_uplink_t *qr_uplink_new(const qr_uplink_config_t *config);
 /* Body of its thread. */
 void qr_uplink_run(qr_uplink_t *uplink, void (*opened)(void *context, int code), void *context);
+/* Closes its local port, as qr_host_close. */
+void qr_uplink_close(qr_uplink_t *uplink);
 const qr_uplink_counts_t *qr_uplink_counts(const qr_uplink_t *uplink);
 /* Only after its thread has ended. Accepts NULL, leaves NULL. */
 void qr_uplink_destroy(qr_uplink_t **uplink);
