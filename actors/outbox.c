@@ -1,6 +1,8 @@
 /* outbox.c - deep copies of what a handler sends, walked by the schema table. See outbox.h. */
 #include "actors/outbox.h"
 
+#include "base/mutant.h"
+
 #include "messages/schema.h"
 
 void qr_outbox_init(qr_outbox_t *outbox, qr_message_t *messages, uint32_t capacity, void *bytes, uint64_t bytes_capacity)
@@ -37,7 +39,7 @@ static void copy_column(qr_outbox_t *outbox, void *body, const qr_field_t *field
     uint8_t *to = outbox->bytes + outbox->bytes_used;
     memcpy(to, column.data, bytes);
     outbox->bytes_used += qr_min_u64(qr_round_up(bytes, 8), room);
-    qr_column_set(body, field, to, column.count);
+    qr_column_set(body, field, QR_MUTANT(15) ? column.data : to, column.count);
 }
 
 void qr_outbox_send(qr_outbox_t *outbox, uint64_t to, uint16_t type, const void *body)

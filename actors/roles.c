@@ -1,5 +1,7 @@
 #include "actors/roles.h"
 
+#include "base/mutant.h"
+
 #include "messages/schema.h"
 
 #define WITHIN(ask, n) QR_ROLES_WITHIN, QR_MESSAGE_##ask, n
@@ -57,6 +59,7 @@ const qr_roles_row_t *qr_roles_find(uint8_t from_role, uint8_t to_role, uint16_t
 const qr_roles_row_t *qr_roles_question(uint8_t from_role, uint8_t to_role, uint16_t type)
 {
     const qr_schema_t *row = qr_schema_find(type);
+    if (QR_MUTANT(19) && row && row->question && qr_roles_find(from_role, to_role, row->question)) return &rows[0];
     return row && row->question ? qr_roles_find(to_role, from_role, row->question) : NULL;
 }
 

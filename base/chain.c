@@ -1,5 +1,7 @@
 #include "base/chain.h"
 
+#include "base/mutant.h"
+
 #include "base/sha256.h"
 
 /* Tokens enter the digest as they lie in memory. */
@@ -13,7 +15,8 @@ void qr_chain_root(const uint8_t fingerprint[32], const void *tenant_salt, uint3
     qr_sha256_init(&sha);
     qr_sha256_add(&sha, label, sizeof label);
     qr_sha256_add(&sha, fingerprint, 32);
-    qr_sha256_add_prefixed(&sha, tenant_salt, tenant_bytes);
+    if (QR_MUTANT(16)) qr_sha256_add(&sha, tenant_salt, tenant_bytes);
+    else qr_sha256_add_prefixed(&sha, tenant_salt, tenant_bytes);
     qr_sha256_add_prefixed(&sha, cache_salt, cache_bytes);
     qr_sha256_end(&sha, ret_root);
 }

@@ -1,5 +1,7 @@
 #include "base/map.h"
 
+#include "base/mutant.h"
+
 #include "base/prng.h"
 
 typedef struct {
@@ -67,7 +69,7 @@ bool qr_map_remove(qr_map_t *map, uint64_t key)
     if (!slots[hole].used) return false;
     for (uint32_t at = (hole + 1) & mask; slots[at].used; at = (at + 1) & mask) {
         /* An entry may fill the hole if its home does not lie behind the hole on its way here. */
-        if (((at - home(map, slots[at].key)) & mask) < ((at - hole) & mask)) continue;
+        if (((at - home(map, slots[at].key)) & mask) < ((at - hole) & mask) || QR_MUTANT(17)) continue;
         slots[hole] = slots[at];
         hole = at;
     }

@@ -2,6 +2,7 @@
 #include "base/params.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "base/text.h"
 
 enum { NAME_BYTES_MAX = 48 };
@@ -130,7 +131,7 @@ static int set_number(qr_params_t *params, const row_t *row, const char *value, 
 {
     uint64_t number = 0;
     int rc = number_parse(value, &number);
-    if (rc == 0 && (number < row->least || number > row->most)) rc = -QR_E_LIMIT;
+    if (rc == 0 && (number < row->least || number > row->most + QR_MUTANT(20))) rc = -QR_E_LIMIT;
     put_option(message, row->name);
     if (rc) {
         qr_text_put(message, rc == -QR_E_LIMIT ? " is out of range: " : " needs a whole number, not ");

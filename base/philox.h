@@ -5,11 +5,13 @@
 
 #include "base/base.h"
 
+#include "base/mutant.h"
+
 /* Ten rounds over a 128-bit counter under a 64-bit key; words in the order of the published vectors. */
 static inline void qr_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ret_words[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
-    for (unsigned round = 0; round < 10; round++) {
+    for (unsigned round = 0; round < 10 - QR_MUTANT(18); round++) {
         uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
         uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)b;

@@ -7,8 +7,8 @@
 
 typedef struct qr_sha256 {
     uint32_t state[8];
-    uint64_t bytes;     /* taken in so far */
-    uint8_t block[64];  /* the bytes % 64 that wait for a full block */
+    uint64_t bytes;    /* taken in so far */
+    uint8_t block[64]; /* the bytes % 64 that wait for a full block */
 } qr_sha256_t;
 
 void qr_sha256_init(qr_sha256_t *sha);

@@ -14,7 +14,10 @@ static const qr_schema_t *row_from(uint32_t type)
         if (qr_schema_find((uint16_t)type)) return qr_schema_find((uint16_t)type);
     return NULL;
 }
-#define EACH_ROW(row) const qr_schema_t *row = row_from(0); row; row = row_from(row->number + 1u)
+#define EACH_ROW(row)                                                                                                                      \
+    const qr_schema_t *row = row_from(0);                                                                                                  \
+    row;                                                                                                                                   \
+    row = row_from(row->number + 1u)
 
 static const char *question_of(const qr_schema_t *row) { return row->question ? qr_schema_find(row->question)->name : "none"; }
 
@@ -102,7 +105,10 @@ static void put_message(qr_text_t *text, const qr_schema_t *row, const char *com
     const char *begin = begin_find(comments, row->name);
     put_words(text, "### ", row->name, " (");
     qr_text_put_u64(text, row->number);
-    put_words(text, ")\n\n", row->mood == QR_MOOD_ANSWER ? "Answers `" : row->mood == QR_MOOD_ASK ? "Asks" : "Notice",
+    put_words(text, ")\n\n",
+              row->mood == QR_MOOD_ANSWER ? "Answers `"
+              : row->mood == QR_MOOD_ASK  ? "Asks"
+                                          : "Notice",
               row->question ? question_of(row) : "");
     put_words(text, row->question ? "`" : "", row->scope == QR_SCOPE_LOCAL ? "; stays on its node." : "; may cross nodes.", "\n\n");
     if (begin) put_comment(text, comments, begin);

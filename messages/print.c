@@ -12,8 +12,10 @@ void qr_print_address(qr_text_t *text, uint64_t address)
     qr_text_put(text, ".");
     qr_text_put_u64(text, qr_address_device(address));
     qr_text_put(text, ".");
-    if (qr_role_find(role)) qr_text_put(text, role);
-    else qr_text_put_u64(text, qr_address_role(address));
+    if (qr_role_find(role))
+        qr_text_put(text, role);
+    else
+        qr_text_put_u64(text, qr_address_role(address));
     qr_text_put(text, ".");
     qr_text_put_u64(text, address & UINT16_MAX);
 }
@@ -38,10 +40,14 @@ static int style_of(const char *name)
 static void put_number(qr_text_t *text, int style, uint64_t value)
 {
     uint8_t big[4] = {(uint8_t)(value >> 24), (uint8_t)(value >> 16), (uint8_t)(value >> 8), (uint8_t)value};
-    if (style == STYLE_ERROR && value < QR_E_COUNT) qr_text_put(text, value ? qr_error_name((int)value) : "0");
-    else if (style == STYLE_ADDRESS) qr_print_address(text, value);
-    else if (style == STYLE_TOKEN && value == QR_TOKEN_NONE) qr_text_put(text, "none");
-    else if (style == STYLE_TOKEN && value == QR_TOKEN_PREVIOUS) qr_text_put(text, "previous");
+    if (style == STYLE_ERROR && value < QR_E_COUNT)
+        qr_text_put(text, value ? qr_error_name((int)value) : "0");
+    else if (style == STYLE_ADDRESS)
+        qr_print_address(text, value);
+    else if (style == STYLE_TOKEN && value == QR_TOKEN_NONE)
+        qr_text_put(text, "none");
+    else if (style == STYLE_TOKEN && value == QR_TOKEN_PREVIOUS)
+        qr_text_put(text, "previous");
     else if (style == STYLE_BITS && value <= UINT32_MAX) {
         qr_text_put(text, "0x");
         qr_text_put_hex(text, big, sizeof big);
@@ -80,8 +86,10 @@ static void put_field(qr_text_t *text, const void *body, const qr_field_t *field
         return;
     }
     qr_text_put(text, "=");
-    if (hash) qr_text_put_hex(text, (const uint8_t *)body + field->offset, HASH_BYTES_SHOWN);
-    else put_number(text, ends_in(field->name, "_tokens") ? STYLE_PLAIN : style_of(field->name), qr_number_get(body, field));
+    if (hash)
+        qr_text_put_hex(text, (const uint8_t *)body + field->offset, HASH_BYTES_SHOWN);
+    else
+        put_number(text, ends_in(field->name, "_tokens") ? STYLE_PLAIN : style_of(field->name), qr_number_get(body, field));
 }
 
 void qr_print_message(qr_text_t *text, const qr_message_t *message)

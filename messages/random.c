@@ -22,8 +22,9 @@ static uint64_t number_plain(qr_prng_t *prng, unsigned bits)
 /* The ends of msgpack's integer forms and of the kind itself. */
 static uint64_t number_boundary(qr_prng_t *prng, unsigned bits)
 {
-    static const uint64_t ends[] = {0, 1, 0x7f, 0x80, 0xff, 0x100, 0x7fff, 0x8000, 0xffff, 0x10000, 0x7fffffff, 0x80000000, 0xfffffffe,
-                                    0xffffffff, 0x100000000, INT64_MAX, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
+    static const uint64_t ends[] = {0,           1,         0x7f,       0x80,           0xff,       0x100,      0x7fff,
+                                    0x8000,      0xffff,    0x10000,    0x7fffffff,     0x80000000, 0xfffffffe, 0xffffffff,
+                                    0x100000000, INT64_MAX, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
     uint64_t most = UINT64_MAX >> (64 - bits), value = ends[qr_prng_below(prng, QR_COUNT(ends))];
     return value > most ? most - qr_prng_below(prng, 2) : value;
 }
@@ -88,9 +89,9 @@ void qr_random_message(qr_prng_t *prng, uint32_t mode, uint16_t type, qr_arena_t
 /* ---- hostile bytes -------------------------------------------------------------------------------------------------- */
 
 /* Tags whose bodies or counts run away: containers, long strings, bins and extensions, and msgpack's scalars. */
-static const uint8_t tags[] = {0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6, 0xc7, 0xc8, 0xc9,
-                               0xca, 0xcb, 0xcc, 0xcd, 0xce, 0xcf, 0xd0, 0xd1, 0xd2, 0xd3, 0xd4, 0xd5, 0xd6, 0xd7, 0xd8, 0xd9, 0xda, 0xdb,
-                               0xdc, 0xdd, 0xde, 0xdf, 0xe0, 0xff};
+static const uint8_t tags[] = {0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5,
+                               0xc6, 0xc7, 0xc8, 0xc9, 0xca, 0xcb, 0xcc, 0xcd, 0xce, 0xcf, 0xd0, 0xd1, 0xd2, 0xd3,
+                               0xd4, 0xd5, 0xd6, 0xd7, 0xd8, 0xd9, 0xda, 0xdb, 0xdc, 0xdd, 0xde, 0xdf, 0xe0, 0xff};
 
 /* Moves buffer[at..count) by `bytes` up; the gap holds what was there. */
 static size_t open_gap(uint8_t *buffer, size_t at, size_t count, size_t bytes, size_t capacity)
@@ -108,8 +109,7 @@ static size_t spoil_once(qr_prng_t *prng, uint8_t *buffer, size_t count, size_t 
     case 0: /* a bit flipped */
         if (count) buffer[at] = (uint8_t)(buffer[at] ^ 1u << qr_prng_below(prng, 8));
         return count;
-    case 1: /* cut */
-        return at;
+    case 1: /* cut */ return at;
     case 2: /* bytes appended */
         length = (size_t)qr_min_u64(qr_prng_below(prng, 20), capacity - count);
         for (size_t i = 0; i < length; i++) buffer[count + i] = (uint8_t)qr_prng_next(prng);
@@ -132,8 +132,10 @@ static size_t spoil_once(qr_prng_t *prng, uint8_t *buffer, size_t count, size_t 
         if (grown > count) buffer[at] = tag;
         return grown;
     default: /* the array's count changed */
-        if (count >= 3 && buffer[0] == 0xdc) buffer[2] = (uint8_t)(buffer[2] + qr_prng_between(prng, 0, 6) - 3);
-        else if (count) buffer[0] = (uint8_t)(0x90 | qr_prng_below(prng, 16));
+        if (count >= 3 && buffer[0] == 0xdc)
+            buffer[2] = (uint8_t)(buffer[2] + qr_prng_between(prng, 0, 6) - 3);
+        else if (count)
+            buffer[0] = (uint8_t)(0x90 | qr_prng_below(prng, 16));
         return count;
     }
 }

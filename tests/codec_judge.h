@@ -9,8 +9,8 @@
 #include <msgpack.h>
 
 typedef struct {
-    bool legal;       /* a message of this version and schema */
-    uint32_t count;   /* elements of the array */
+    bool legal;     /* a message of this version and schema */
+    uint32_t count; /* elements of the array */
     msgpack_object elements[QR_MESSAGE_ELEMENTS_MAX];
 } judgement_t;
 

@@ -118,7 +118,8 @@ static uint64_t measure_row(const char *name, int turns, int loops, double *ret_
     do_encode();
     figure_t encode = measure(do_encode, turns, loops), decode = measure(do_decode, turns, loops), both = measure(do_both, turns, loops);
     figure_t peek = measure(do_peek, turns, loops), other = measure(do_msgpack, turns, loops);
-    printf("%-34s %5zu B  encode %4.0f / %4.0f  decode %4.0f / %4.0f  both %4.0f / %4.0f  peek %3.0f / %3.0f  msgpack_unpack %4.0f / %4.0f ns  mallocs %llu\n",
+    printf("%-34s %5zu B  encode %4.0f / %4.0f  decode %4.0f / %4.0f  both %4.0f / %4.0f  peek %3.0f / %3.0f  msgpack_unpack %4.0f / %4.0f "
+           "ns  mallocs %llu\n",
            name, bench.counts[0] + (bench.message_count > 1 ? bench.counts[1] : 0), encode.best, encode.median, decode.best, decode.median,
            both.best, both.median, peek.best, peek.median, other.best, other.median,
            (unsigned long long)(encode.allocations + decode.allocations + both.allocations + peek.allocations));
@@ -142,7 +143,8 @@ static void fill(void)
 
 static qr_message_t head(uint16_t type, uint8_t from, uint8_t to)
 {
-    return (qr_message_t){.type = type, .from = qr_address(1, 0, from, 0), .to = qr_address(1, 0, to, 0), .epoch = 1717, .sequence = 123456};
+    return (qr_message_t){
+        .type = type, .from = qr_address(1, 0, from, 0), .to = qr_address(1, 0, to, 0), .epoch = 1717, .sequence = 123456};
 }
 
 static void make_small(void)
@@ -163,8 +165,8 @@ static void make_large(void)
 {
     bench.message_count = 1;
     bench.messages[0] = head(QR_MESSAGE_request_deltas, QR_ROLE_gateway, QR_ROLE_http);
-    bench.messages[0].body.request_deltas = (qr_request_deltas_t){{lanes, 64}, {words[0], 64}, {(const uint8_t *)words[1], 256}, {words[2], 64},
-                                                                  {words[3], 64}, {words[4], 64}};
+    bench.messages[0].body.request_deltas = (qr_request_deltas_t){{lanes, 64},    {words[0], 64}, {(const uint8_t *)words[1], 256},
+                                                                  {words[2], 64}, {words[3], 64}, {words[4], 64}};
 }
 
 static void make_step(void)
@@ -173,11 +175,19 @@ static void make_step(void)
     static const uint32_t zeros[LANES];
     bench.message_count = 2;
     bench.messages[0] = head(QR_MESSAGE_batch_run, QR_ROLE_scheduler, QR_ROLE_executor);
-    bench.messages[0].body.batch_run = (qr_batch_run_t){.batch = 100000, .lanes = {lanes, LANES}, .starts = {words[0], LANES},
-                                                        .row_counts = {ones, LANES}, .flags = {ones, LANES}, .tokens = {words[1], LANES}};
+    bench.messages[0].body.batch_run = (qr_batch_run_t){.batch = 100000,
+                                                        .lanes = {lanes, LANES},
+                                                        .starts = {words[0], LANES},
+                                                        .row_counts = {ones, LANES},
+                                                        .flags = {ones, LANES},
+                                                        .tokens = {words[1], LANES}};
     bench.messages[1] = head(QR_MESSAGE_batch_done, QR_ROLE_executor, QR_ROLE_scheduler);
-    bench.messages[1].body.batch_done = (qr_batch_done_t){.batch = 100000, .lanes = {lanes, LANES}, .statuses = {zeros, LANES},
-                                                          .tokens = {words[2], LANES}, .logprob_bits = {words[3], LANES}, .step_us = 2700};
+    bench.messages[1].body.batch_done = (qr_batch_done_t){.batch = 100000,
+                                                          .lanes = {lanes, LANES},
+                                                          .statuses = {zeros, LANES},
+                                                          .tokens = {words[2], LANES},
+                                                          .logprob_bits = {words[3], LANES},
+                                                          .step_us = 2700};
 }
 
 /* The same with every optional column present: copies and windowed pages. */

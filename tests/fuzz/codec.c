@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
         count = seed & 1 ? (size_t)length : qr_random_spoil(&prng, made, (size_t)length, sizeof made);
         bytes = made;
     }
-    uint8_t *exact = malloc(count ? count : 1); /* so that the sanitizer sees a read one byte too far */
+    uint8_t *exact = calloc(1, count ? count : 1); /* so that the sanitizer sees a read one byte too far */
     qr_copy(exact, bytes, count);
     qr_arena_init(&arena, arena_memory, sizeof arena_memory);
     int rc = qr_codec_decode(exact, count, &arena, &message);

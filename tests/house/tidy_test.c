@@ -31,7 +31,8 @@ static const rule_t rules[] = {
     {"messages/codec.c", {"base/", "messages/", "msgpack.h"}},
     {"messages/", {"base/", "messages/"}},
     {"actors/io/executor", {"base/", "messages/", ACTOR_HEADERS, "actors/io/executor", "kernels/", "model/", "libc"}},
-    {"actors/io/transfer", {"base/", "messages/", ACTOR_HEADERS, "actors/io/transfer", "kernels/device.h", "store/chunk.h", "store/staging.h", "libc"}},
+    {"actors/io/transfer",
+     {"base/", "messages/", ACTOR_HEADERS, "actors/io/transfer", "kernels/device.h", "store/chunk.h", "store/staging.h", "libc"}},
     {"actors/io/storage", {"base/", "messages/", ACTOR_HEADERS, "actors/io/storage", "store/", "curl/", "openssl/", "libc"}},
     {"actors/io/facts", {"base/", "messages/", ACTOR_HEADERS, "actors/io/facts", "store/facts.h", "store/log.h", "leveldb/", "libc"}},
     {"actors/io/text", {"base/", "messages/", ACTOR_HEADERS, "actors/io/text", "model/tokenizer.h", "model/template.h", "libc"}},
@@ -53,9 +54,10 @@ static const rule_t rules[] = {
 };
 
 static const char *const libc_headers[] = {
-    "assert.h", "ctype.h", "dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "fenv.h", "inttypes.h", "limits.h", "linux/", "locale.h", "malloc.h", "math.h", "netdb.h",
-    "netinet/", "arpa/", "poll.h", "pthread.h", "sched.h", "semaphore.h", "signal.h", "stdarg.h", "stdatomic.h", "stdbool.h", "stddef.h",
-    "stdint.h", "stdio.h", "stdlib.h", "string.h", "strings.h", "sys/", "termios.h", "time.h", "unistd.h",
+    "assert.h", "ctype.h",     "dirent.h",  "dlfcn.h",  "errno.h",     "fcntl.h",   "fenv.h",   "inttypes.h", "limits.h",
+    "linux/",   "locale.h",    "malloc.h",  "math.h",   "netdb.h",     "netinet/",  "arpa/",    "poll.h",     "pthread.h",
+    "sched.h",  "semaphore.h", "signal.h",  "stdarg.h", "stdatomic.h", "stdbool.h", "stddef.h", "stdint.h",   "stdio.h",
+    "stdlib.h", "string.h",    "strings.h", "sys/",     "termios.h",   "time.h",    "unistd.h",
 };
 
 static bool begins(const char *text, const char *word) { return strncmp(text, word, strlen(word)) == 0; }
@@ -82,7 +84,8 @@ static bool listed(const char *name, const char *other)
         const char *at = begins(line, "- ") ? line + 2 : line;
         if (begins(at, name) && at[length] == ':') {
             for (at += length + 1; at < end; at++)
-                if (at[-1] == ' ' && begins(at, other) && (at[other_length] == ' ' || at[other_length] == '\n' || at[other_length] == 0)) return true;
+                if (at[-1] == ' ' && begins(at, other) && (at[other_length] == ' ' || at[other_length] == '\n' || at[other_length] == 0))
+                    return true;
         }
         line = *end ? end + 1 : end;
     }
@@ -134,25 +137,44 @@ static void test_rules(void **state)
         bool may;
         const char *path, *include;
     } cases[] = {
-        {true, "actors/router.c", "base/map.h"},          {false, "actors/router.c", "transport/host.h"},
-        {false, "actors/router.c", "stdio.h"},            {false, "actors/router.c", "string.h"},
-        {false, "actors/router.c", "actors/gateway.h"},   {false, "actors/router.c", "actors/plan.h"},
-        {true, "actors/router.c", "actors/router.h"},     {true, "actors/scheduler.c", "actors/plan.h"},
-        {false, "actors/scheduler.c", "actors/page_table.h"}, {false, "actors/scheduler.c", "actors/io/executor.h"},
-        {false, "actors/scheduler.c", "messages/codec.h"}, {false, "actors/router.c", "model/model.h"},
-        {false, "base/map.c", "messages/message.h"},      {false, "base/map.c", "stdlib.h"},
-        {true, "base/assert.c", "stdlib.h"},              {false, "messages/print.c", "msgpack.h"},
-        {true, "messages/codec.c", "msgpack.h"},          {false, "messages/codec.c", "actors/roles.h"},
-        {false, "transport/host.c", "actors/router.h"},   {true, "transport/host.c", "zmq.h"},
-        {false, "transport/host.c", "model/model.h"},     {false, "transport/sim/world.c", "zmq.h"},
-        {false, "transport/sim/world.c", "time.h"},       {true, "transport/sim/world.c", "actors/router.h"},
-        {false, "kernels/table.c", "model/model.h"},      {true, "kernels/table.c", "CL/cl.h"},
-        {false, "model/decoder.c", "pcre2.h"},            {true, "model/tokenizer.c", "pcre2.h"},
-        {false, "model/model.c", "actors/router.h"},      {false, "actors/io/http.c", "model/model.h"},
-        {true, "actors/io/http.c", "microhttpd.h"},       {false, "actors/io/text.c", "kernels/device.h"},
-        {false, "actors/io/executor.c", "actors/scheduler.h"}, {false, "store/files.c", "messages/message.h"},
-        {false, "elsewhere/new.c", "base/base.h"},        {true, "tests/unit/x.c", "model/model.h"},
-        {true, "main.c", "transport/mesh.h"},             {false, "transport/host.c", "curl/curl.h"},
+        {true, "actors/router.c", "base/map.h"},
+        {false, "actors/router.c", "transport/host.h"},
+        {false, "actors/router.c", "stdio.h"},
+        {false, "actors/router.c", "string.h"},
+        {false, "actors/router.c", "actors/gateway.h"},
+        {false, "actors/router.c", "actors/plan.h"},
+        {true, "actors/router.c", "actors/router.h"},
+        {true, "actors/scheduler.c", "actors/plan.h"},
+        {false, "actors/scheduler.c", "actors/page_table.h"},
+        {false, "actors/scheduler.c", "actors/io/executor.h"},
+        {false, "actors/scheduler.c", "messages/codec.h"},
+        {false, "actors/router.c", "model/model.h"},
+        {false, "base/map.c", "messages/message.h"},
+        {false, "base/map.c", "stdlib.h"},
+        {true, "base/assert.c", "stdlib.h"},
+        {false, "messages/print.c", "msgpack.h"},
+        {true, "messages/codec.c", "msgpack.h"},
+        {false, "messages/codec.c", "actors/roles.h"},
+        {false, "transport/host.c", "actors/router.h"},
+        {true, "transport/host.c", "zmq.h"},
+        {false, "transport/host.c", "model/model.h"},
+        {false, "transport/sim/world.c", "zmq.h"},
+        {false, "transport/sim/world.c", "time.h"},
+        {true, "transport/sim/world.c", "actors/router.h"},
+        {false, "kernels/table.c", "model/model.h"},
+        {true, "kernels/table.c", "CL/cl.h"},
+        {false, "model/decoder.c", "pcre2.h"},
+        {true, "model/tokenizer.c", "pcre2.h"},
+        {false, "model/model.c", "actors/router.h"},
+        {false, "actors/io/http.c", "model/model.h"},
+        {true, "actors/io/http.c", "microhttpd.h"},
+        {false, "actors/io/text.c", "kernels/device.h"},
+        {false, "actors/io/executor.c", "actors/scheduler.h"},
+        {false, "store/files.c", "messages/message.h"},
+        {false, "elsewhere/new.c", "base/base.h"},
+        {true, "tests/unit/x.c", "model/model.h"},
+        {true, "main.c", "transport/mesh.h"},
+        {false, "transport/host.c", "curl/curl.h"},
     };
     for (size_t i = 0; i < QR_COUNT(cases); i++) {
         if (allowed(cases[i].path, cases[i].include) != cases[i].may) print_error("%s %s\n", cases[i].path, cases[i].include);
@@ -186,7 +208,12 @@ static char *include_of(char *line)
 
 static void check_line(const char *path, unsigned number, char *line)
 {
-    static const char *const words[] = {"TO" "DO", "FIX" "ME", "XX" "X"};
+    static const char *const words[] = {"TO"
+                                        "DO",
+                                        "FIX"
+                                        "ME",
+                                        "XX"
+                                        "X"};
     size_t length = strcspn(line, "\r\n");
     if (strchr(line, '\t')) complain(path, number, "a tab", "");
     if (length && line[length - 1] == ' ') complain(path, number, "a blank at the end", "");
@@ -229,8 +256,10 @@ static void check_folder(const char *folder, int depth)
         if (entry->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         if (stat(path, &status) != 0) continue;
-        if (S_ISDIR(status.st_mode)) check_folder(path, depth + 1);
-        else if (is_source(entry->d_name)) check_file(path);
+        if (S_ISDIR(status.st_mode))
+            check_folder(path, depth + 1);
+        else if (is_source(entry->d_name))
+            check_file(path);
     }
     closedir(dir);
 }

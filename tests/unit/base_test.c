@@ -121,8 +121,8 @@ static void test_prng_published(void **state)
     (void)state;
     static const uint64_t mixed[] = {6457827717110365317u, 3203168211198807973u, 9817491932198370423u, 4593380528125082431u,
                                      16408922859458223821u};
-    static const uint64_t starred[] = {11520, 0, 1509978240, 1215971899390074240u, 1216172134540287360u,
-                                       607988272756665600u, 16172922978634559625u, 8476171486693032832u};
+    static const uint64_t starred[] = {
+        11520, 0, 1509978240, 1215971899390074240u, 1216172134540287360u, 607988272756665600u, 16172922978634559625u, 8476171486693032832u};
     uint64_t seed = 1234567;
     for (size_t i = 0; i < QR_COUNT(mixed); i++) assert_true(qr_splitmix64(&seed) == mixed[i]);
     qr_prng_t prng = {{1, 2, 3, 4}};
@@ -241,7 +241,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sha256_published), cmocka_unit_test(test_sha256_lengths), cmocka_unit_test(test_chain_vectors),
         cmocka_unit_test(test_philox_published), cmocka_unit_test(test_prng_published), cmocka_unit_test(test_map_model),
-        cmocka_unit_test(test_map_copy), cmocka_unit_test(test_arena), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_map_copy),         cmocka_unit_test(test_arena),          cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,8 +21,8 @@ enum { BUFFER_BYTES = QR_MESSAGE_BYTES_MAX, ARENA_BYTES = 8 << 20, SMALL_BYTES =
 /* What every test works with. */
 typedef struct {
     uint64_t seed;
-    uint8_t *buffer, *again;       /* [BUFFER_BYTES] */
-    qr_arena_t made, decoded;      /* columns of the message made and of the one read back */
+    uint8_t *buffer, *again;  /* [BUFFER_BYTES] */
+    qr_arena_t made, decoded; /* columns of the message made and of the one read back */
     msgpack_zone zone;
 } bench_t;
 
@@ -84,7 +84,7 @@ static void show(const qr_message_t *message)
 static int decode_judged(bench_t *b, const uint8_t *bytes, size_t count, qr_message_t *ret_message)
 {
     static judgement_t j; /* large */
-    uint8_t *exact = malloc(count ? count : 1);
+    uint8_t *exact = calloc(1, count ? count : 1);
     qr_copy(exact, bytes, count);
     qr_arena_reset(&b->decoded);
     int rc = qr_codec_decode(exact, count, &b->decoded, ret_message);
@@ -144,7 +144,7 @@ static void test_hostile(void **state)
     qr_message_t message, read;
     uint32_t legal = 0, refused = 0;
     qr_prng_init(&prng, b->seed + 1);
-    for (int round = 0; round < 60000; round++) {
+    for (int round = 0; round < 200000; round++) {
         qr_arena_reset(&b->made);
         qr_random_message(&prng, QR_RANDOM_PLAIN, qr_random_type(&prng), &b->made, &message);
         int64_t count = qr_codec_encode(&message, b->buffer, SMALL_BYTES);
@@ -152,11 +152,13 @@ static void test_hostile(void **state)
         size_t spoiled = qr_random_spoil(&prng, b->buffer, (size_t)count, SMALL_BYTES);
         if (round % 50 == 0)
             for (size_t i = 0; i < spoiled; i++) b->buffer[i] = (uint8_t)qr_prng_next(&prng);
-        if (decode_judged(b, b->buffer, spoiled, &read) == 0) legal++;
-        else refused++;
+        if (decode_judged(b, b->buffer, spoiled, &read) == 0)
+            legal++;
+        else
+            refused++;
     }
     print_message("hostile: %u still legal, %u refused\n", legal, refused);
-    assert_true(legal > 1000 && refused > 20000);
+    assert_true(legal > 10000 && refused > 100000);
 }
 
 /* Cut at every byte, each message is refused; nothing beyond the cut is read (the copy has exactly so many bytes). */
@@ -207,20 +209,40 @@ static void test_golden(void **state)
     uint8_t golden[256];
     uint32_t tokens[] = {5, UINT32_MAX, 49151}, statuses[] = {0, QR_E_NUMERIC}, drawn[] = {7, QR_TOKEN_NONE}, logprobs[] = {0xbf800000, 0};
     uint64_t lanes[] = {(1ull << 32) + 1, (1ull << 33) + 2};
-    qr_message_t offer = {.type = QR_MESSAGE_offer, .from = qr_address(1, 0, QR_ROLE_router, 0), .to = qr_address(2, 0, QR_ROLE_worker, 0),
-                          .epoch = 7 << 20 | 123456, .sequence = 300};
-    offer.body.offer = (qr_offer_t){.request_id = 123ull << 40 | 9, .attempt = 1, .generated_from = 3, .tokens = {tokens, 3}, .max_tokens = 128,
-                                    .temperature_bits = 0x3f800000, .top_p_bits = 0x3f000000, .top_k = 40, .seed = UINT64_MAX, .logprobs = 1,
-                                    .tenant_salt = {(const uint8_t *)"tenant", 6}, .cache_salt = {(const uint8_t *)"cache", 5},
-                                    .priority = 2, .budget_us = 30000000};
+    qr_message_t offer = {.type = QR_MESSAGE_offer,
+                          .from = qr_address(1, 0, QR_ROLE_router, 0),
+                          .to = qr_address(2, 0, QR_ROLE_worker, 0),
+                          .epoch = 7 << 20 | 123456,
+                          .sequence = 300};
+    offer.body.offer = (qr_offer_t){.request_id = 123ull << 40 | 9,
+                                    .attempt = 1,
+                                    .generated_from = 3,
+                                    .tokens = {tokens, 3},
+                                    .max_tokens = 128,
+                                    .temperature_bits = 0x3f800000,
+                                    .top_p_bits = 0x3f000000,
+                                    .top_k = 40,
+                                    .seed = UINT64_MAX,
+                                    .logprobs = 1,
+                                    .tenant_salt = {(const uint8_t *)"tenant", 6},
+                                    .cache_salt = {(const uint8_t *)"cache", 5},
+                                    .priority = 2,
+                                    .budget_us = 30000000};
     size_t count = from_hex(offer_golden, golden);
     assert_int_equal(qr_codec_encode(&offer, b->buffer, BUFFER_BYTES), count);
     assert_memory_equal(b->buffer, golden, count);
     check_round_trip(b, &offer);
-    qr_message_t done = {.type = QR_MESSAGE_batch_done, .from = qr_address(1, 0, QR_ROLE_executor, 0),
-                         .to = qr_address(1, 0, QR_ROLE_scheduler, 0), .epoch = 255, .sequence = 65536};
-    done.body.batch_done = (qr_batch_done_t){.batch = 1ull << 32, .lanes = {lanes, 2}, .statuses = {statuses, 2}, .tokens = {drawn, 2},
-                                             .logprob_bits = {logprobs, 2}, .step_us = 2700};
+    qr_message_t done = {.type = QR_MESSAGE_batch_done,
+                         .from = qr_address(1, 0, QR_ROLE_executor, 0),
+                         .to = qr_address(1, 0, QR_ROLE_scheduler, 0),
+                         .epoch = 255,
+                         .sequence = 65536};
+    done.body.batch_done = (qr_batch_done_t){.batch = 1ull << 32,
+                                             .lanes = {lanes, 2},
+                                             .statuses = {statuses, 2},
+                                             .tokens = {drawn, 2},
+                                             .logprob_bits = {logprobs, 2},
+                                             .step_us = 2700};
     count = from_hex(done_golden, golden);
     assert_int_equal(qr_codec_encode(&done, b->buffer, BUFFER_BYTES), count);
     assert_memory_equal(b->buffer, golden, count);
@@ -367,13 +389,20 @@ static void test_misfits(void **state)
         uint64_t value; /* number, or bytes of the bin */
         bool fits;
     } cases[] = {
-        {QR_MESSAGE_route_release, 1, false, 255, true},      {QR_MESSAGE_route_release, 1, false, 256, false},
-        {QR_MESSAGE_link_down, 0, false, UINT32_MAX, true},   {QR_MESSAGE_link_down, 0, false, 1ull << 32, false},
-        {QR_MESSAGE_link_down, 0, true, 4, false},            {QR_MESSAGE_text_encoded, 1, true, 0, true},
-        {QR_MESSAGE_text_encoded, 1, true, 6, false},         {QR_MESSAGE_text_encoded, 1, false, 6, false},
-        {QR_MESSAGE_metrics, 1, true, 8, true},               {QR_MESSAGE_metrics, 1, true, 12, false},
-        {QR_MESSAGE_pages_pin, 1, true, 32, true},            {QR_MESSAGE_pages_pin, 1, true, 31, false},
-        {QR_MESSAGE_pages_pin, 1, true, 64, false},           {QR_MESSAGE_ready, 1, true, 77, true},
+        {QR_MESSAGE_route_release, 1, false, 255, true},
+        {QR_MESSAGE_route_release, 1, false, 256, false},
+        {QR_MESSAGE_link_down, 0, false, UINT32_MAX, true},
+        {QR_MESSAGE_link_down, 0, false, 1ull << 32, false},
+        {QR_MESSAGE_link_down, 0, true, 4, false},
+        {QR_MESSAGE_text_encoded, 1, true, 0, true},
+        {QR_MESSAGE_text_encoded, 1, true, 6, false},
+        {QR_MESSAGE_text_encoded, 1, false, 6, false},
+        {QR_MESSAGE_metrics, 1, true, 8, true},
+        {QR_MESSAGE_metrics, 1, true, 12, false},
+        {QR_MESSAGE_pages_pin, 1, true, 32, true},
+        {QR_MESSAGE_pages_pin, 1, true, 31, false},
+        {QR_MESSAGE_pages_pin, 1, true, 64, false},
+        {QR_MESSAGE_ready, 1, true, 77, true},
     };
     for (size_t c = 0; c < QR_COUNT(cases); c++) {
         const qr_schema_t *row = qr_schema_find(cases[c].type);
@@ -382,16 +411,21 @@ static void test_misfits(void **state)
         hand_start(&h, 6u + row->field_count, cases[c].type, 1);
         for (uint8_t i = 0; i < row->field_count; i++) {
             bool bad = i == cases[c].field, column = row->fields[i].kind >= QR_KIND_HASH;
-            if (bad ? cases[c].bin : column) hand_bin(&h, bad ? cases[c].value : row->fields[i].kind == QR_KIND_HASH ? 32 : 0);
-            else hand_number(&h, bad ? cases[c].value : 0);
+            if (bad ? cases[c].bin : column)
+                hand_bin(&h, bad ? cases[c].value : row->fields[i].kind == QR_KIND_HASH ? 32 : 0);
+            else
+                hand_number(&h, bad ? cases[c].value : 0);
         }
         assert_int_equal(hand_decode(b, &h, &read), cases[c].fits ? 0 : -QR_E_FORMAT);
     }
     hand_t h;
     qr_message_t read;
-    static const uint64_t heads[][3] = {{QR_MESSAGE_probe, 2, QR_E_UNSUPPORTED}, {QR_MESSAGE_probe, 0, QR_E_UNSUPPORTED},
-                                        {127, 1, QR_E_UNSUPPORTED},              {0, 1, QR_E_UNSUPPORTED},
-                                        {65536 + 11, 1, QR_E_FORMAT},            {QR_MESSAGE_probe, 1, 0}};
+    static const uint64_t heads[][3] = {{QR_MESSAGE_probe, 2, QR_E_UNSUPPORTED},
+                                        {QR_MESSAGE_probe, 0, QR_E_UNSUPPORTED},
+                                        {127, 1, QR_E_UNSUPPORTED},
+                                        {0, 1, QR_E_UNSUPPORTED},
+                                        {65536 + 11, 1, QR_E_FORMAT},
+                                        {QR_MESSAGE_probe, 1, 0}};
     for (size_t i = 0; i < QR_COUNT(heads); i++) {
         hand_start(&h, 7, heads[i][0], heads[i][1]);
         hand_number(&h, 1);
@@ -403,7 +437,8 @@ static void test_misfits(void **state)
 static void test_integer_forms(void **state)
 {
     bench_t *b = *state;
-    static const char *const forms[] = {"05", "cc05", "cd0005", "ce00000005", "cf0000000000000005", "d005", "d10005", "d200000005", "d30000000000000005"};
+    static const char *const forms[] = {"05",   "cc05",   "cd0005",     "ce00000005",        "cf0000000000000005",
+                                        "d005", "d10005", "d200000005", "d30000000000000005"};
     for (size_t i = 0; i < QR_COUNT(forms); i++) {
         hand_t h;
         qr_message_t read;
@@ -468,7 +503,8 @@ static void test_encode_bound(void **state)
         }
         assert_int_equal(qr_codec_encode(&message, b->again, count), count);
     }
-    message = (qr_message_t){.type = QR_MESSAGE_place, .body.place.tokens = {(const uint32_t *)(const void *)b->made.memory, QR_MESSAGE_BYTES_MAX / 4}};
+    message = (qr_message_t){.type = QR_MESSAGE_place,
+                             .body.place.tokens = {(const uint32_t *)(const void *)b->made.memory, QR_MESSAGE_BYTES_MAX / 4}};
     assert_int_equal(qr_codec_encode(&message, b->buffer, BUFFER_BYTES), -QR_E_LIMIT);
     message.body.place.tokens.count = UINT64_MAX / 4 + 2; /* would wrap to 4 bytes */
     assert_int_equal(qr_codec_encode(&message, b->buffer, BUFFER_BYTES), -QR_E_LIMIT);
@@ -510,8 +546,15 @@ static void test_TR_07(void **state)
     bench_t *b = *state;
     /* The last one: a legal envelope of text_encoded whose token array claims 1,000,000 elements and holds 3; beside it the same
      * as a bin of 4,000,000 bytes. */
-    static const char *const hostile[] = {"ddffffffff", "dd0fffffff", "dfffffffff", "dbffffffff61", "c6ffffffff", "c9ffffffff01", "dcffff",
-                                          "981a010203040507dd000f4240010203", "981a010203040507c6003d0900010203"};
+    static const char *const hostile[] = {"ddffffffff",
+                                          "dd0fffffff",
+                                          "dfffffffff",
+                                          "dbffffffff61",
+                                          "c6ffffffff",
+                                          "c9ffffffff01",
+                                          "dcffff",
+                                          "981a010203040507dd000f4240010203",
+                                          "981a010203040507c6003d0900010203"};
     uint8_t bytes[64];
     qr_message_t read;
     for (size_t i = 0; i < QR_COUNT(hostile); i++) { /* before measuring: pages of the code itself */
@@ -538,11 +581,20 @@ static void test_TR_07(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),           cmocka_unit_test(test_round_trip),         cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_truncations),      cmocka_unit_test(test_unknown_trailing_fields), cmocka_unit_test(test_containers_refused),
-        cmocka_unit_test(test_element_counts),   cmocka_unit_test(test_missing_optional),   cmocka_unit_test(test_misfits),
-        cmocka_unit_test(test_integer_forms),    cmocka_unit_test(test_failure_changes_nothing), cmocka_unit_test(test_encode_bound),
-        cmocka_unit_test(test_whole_context),    cmocka_unit_test(test_TR_07),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_truncations),
+        cmocka_unit_test(test_unknown_trailing_fields),
+        cmocka_unit_test(test_containers_refused),
+        cmocka_unit_test(test_element_counts),
+        cmocka_unit_test(test_missing_optional),
+        cmocka_unit_test(test_misfits),
+        cmocka_unit_test(test_integer_forms),
+        cmocka_unit_test(test_failure_changes_nothing),
+        cmocka_unit_test(test_encode_bound),
+        cmocka_unit_test(test_whole_context),
+        cmocka_unit_test(test_TR_07),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

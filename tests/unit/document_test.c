@@ -87,7 +87,8 @@ static void test_schema_rules(void **state)
         for (uint32_t i = 0; i < row->field_count; i++) {
             if (row->fields[i].required) assert_int_equal(required++, i);
             columns += qr_kind_is_column(row->fields[i].kind);
-            assert_true(row->fields[i].offset + (qr_kind_is_column(row->fields[i].kind) ? sizeof(qr_column_t) : qr_kind_bytes(row->fields[i].kind)) <=
+            assert_true(row->fields[i].offset +
+                            (qr_kind_is_column(row->fields[i].kind) ? sizeof(qr_column_t) : qr_kind_bytes(row->fields[i].kind)) <=
                         row->bytes);
             for (uint32_t j = 0; j < i; j++) assert_string_not_equal(row->fields[i].name, row->fields[j].name);
         }
@@ -118,7 +119,9 @@ static void test_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_readme_is_not_stale), cmocka_unit_test(test_json_block), cmocka_unit_test(test_schema_rules),
+        cmocka_unit_test(test_readme_is_not_stale),
+        cmocka_unit_test(test_json_block),
+        cmocka_unit_test(test_schema_rules),
         cmocka_unit_test(test_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,9 +52,11 @@ static void test_deep_copy(void **state)
                 qr_column_t was = qr_column_get(&kept.body, field), is = qr_column_get(&messages[i].body, field);
                 assert_int_equal(is.count, was.count);
                 assert_int_equal((uintptr_t)is.data & 7, 0);
-                if (was.count == 0) assert_null(is.data);
-                else assert_memory_equal(is.data, (const uint8_t *)kept_memory + ((const uint8_t *)was.data - (const uint8_t *)memory),
-                                         was.count * qr_kind_bytes(field->kind));
+                if (was.count == 0)
+                    assert_null(is.data);
+                else
+                    assert_memory_equal(is.data, (const uint8_t *)kept_memory + ((const uint8_t *)was.data - (const uint8_t *)memory),
+                                        was.count * qr_kind_bytes(field->kind));
             }
         }
     }
@@ -117,8 +119,8 @@ static void test_bounds_are_asserted(void **state)
 {
     (void)state;
     uint64_t words[4] = {0};
-    qr_text_encoded_t small = {.tokens = {(const uint32_t *)(const void *)words, 4}}, wraps = {.tokens = {(const uint32_t *)(const void *)words, UINT64_MAX / 4 + 2}},
-                      nowhere = {.tokens = {NULL, 1}};
+    qr_text_encoded_t small = {.tokens = {(const uint32_t *)(const void *)words, 4}},
+                      wraps = {.tokens = {(const uint32_t *)(const void *)words, UINT64_MAX / 4 + 2}}, nowhere = {.tokens = {NULL, 1}};
     assert_false(send_aborts(1, 16, QR_MESSAGE_text_encoded, &small));
     assert_true(send_aborts(0, 16, QR_MESSAGE_text_encoded, &small));
     assert_true(send_aborts(1, 15, QR_MESSAGE_text_encoded, &small));
@@ -130,7 +132,9 @@ static void test_bounds_are_asserted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_deep_copy), cmocka_unit_test(test_typed_send_and_alarm), cmocka_unit_test(test_notes_bounded),
+        cmocka_unit_test(test_deep_copy),
+        cmocka_unit_test(test_typed_send_and_alarm),
+        cmocka_unit_test(test_notes_bounded),
         cmocka_unit_test(test_bounds_are_asserted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

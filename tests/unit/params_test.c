@@ -71,7 +71,8 @@ static void test_errors(void **state)
     check_set(&params, "thread", "1", ALL, QR_E_NOT_FOUND, "--threads?");
     check_set(&params, "colour", "red", ALL, QR_E_NOT_FOUND, "--colour is not an option");
     check_set(&params, "", "red", ALL, QR_E_NOT_FOUND, "is not an option");
-    check_set(&params, "an-option-name-that-is-longer-than-anything-in-the-table-and-goes-on", "1", ALL, QR_E_NOT_FOUND, "is not an option");
+    check_set(&params, "an-option-name-that-is-longer-than-anything-in-the-table-and-goes-on", "1", ALL, QR_E_NOT_FOUND,
+              "is not an option");
     check_set(&params, "record", "d", QR_AUDIENCE_GENERATE, QR_E_NOT_FOUND, "not an option of this command");
     check_set(&params, "recrd", "d", QR_AUDIENCE_GENERATE, QR_E_NOT_FOUND, "--recrd is not an option");
     check_set(&params, "max-lanes", "0", ALL, QR_E_LIMIT, "--max-lanes is out of range: \"0\"; allowed: 1 to 64 lanes");
@@ -92,7 +93,14 @@ static void test_errors(void **state)
     check_set(&params, "model", longest, ALL, QR_E_LIMIT, "longer than 511 bytes");
     longest[QR_PARAM_TEXT_BYTES - 1] = 0;
     check_set(&params, "model", longest, ALL, 0, NULL);
-    for (const char *ok = "8\0" "16\0" "32\0" "64\0" "128\0" "1024\0"; *ok; ok += strlen(ok) + 1) check_set(&params, "page-tokens", ok, ALL, 0, NULL);
+    for (const char *ok = "8\0"
+                          "16\0"
+                          "32\0"
+                          "64\0"
+                          "128\0"
+                          "1024\0";
+         *ok; ok += strlen(ok) + 1)
+        check_set(&params, "page-tokens", ok, ALL, 0, NULL);
 }
 
 /* Every NUMBER row takes its ends and its default, and nothing beyond; the default lies inside. */
@@ -174,7 +182,7 @@ static void test_help_and_print(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),     cmocka_unit_test(test_values), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_defaults),     cmocka_unit_test(test_values),         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_every_number), cmocka_unit_test(test_help_and_print),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,15 +25,22 @@ static void test_lines(void **state)
     (void)state;
     uint32_t tokens[12] = {5, 9, QR_TOKEN_PREVIOUS, QR_TOKEN_NONE, 1, 2, 3, 4, 5, 6, 7, 8}, statuses[2] = {0, QR_E_NUMERIC};
     uint64_t lanes[2] = {qr_handle(1, 2), 7}, partners[1] = {qr_address(3, 1, QR_ROLE_heartbeat, 2)};
-    qr_message_t m = {.type = QR_MESSAGE_text_encoded, .from = qr_address(1, 0, QR_ROLE_text, 0), .to = qr_address(1, 0, QR_ROLE_gateway, 0),
+    qr_message_t m = {.type = QR_MESSAGE_text_encoded,
+                      .from = qr_address(1, 0, QR_ROLE_text, 0),
+                      .to = qr_address(1, 0, QR_ROLE_gateway, 0),
                       .body.text_encoded = {.request_id = 7, .tokens = {tokens, 12}}};
     assert_string_equal(print(&m), "text_encoded 1.0.text.0 > 1.0.gateway.0 request_id=7 tokens[12]=5,9,previous,none,1,2,3,4,...");
-    m = (qr_message_t){.type = QR_MESSAGE_batch_done, .from = qr_address(2, 1, QR_ROLE_executor, 0), .to = qr_address(2, 1, QR_ROLE_scheduler, 0),
-                       .body.batch_done = {.batch = 9, .lanes = {lanes, 2}, .statuses = {statuses, 2}, .tokens = {tokens, 2}, .step_us = 5}};
+    m = (qr_message_t){
+        .type = QR_MESSAGE_batch_done,
+        .from = qr_address(2, 1, QR_ROLE_executor, 0),
+        .to = qr_address(2, 1, QR_ROLE_scheduler, 0),
+        .body.batch_done = {.batch = 9, .lanes = {lanes, 2}, .statuses = {statuses, 2}, .tokens = {tokens, 2}, .step_us = 5}};
     assert_string_equal(print(&m), "batch_done 2.1.executor.0 > 2.1.scheduler.0 batch=9 lanes[2]=8589934593,7 statuses[2]=0,NUMERIC "
                                    "tokens[2]=5,9 logprob_bits[0]= step_us=5");
-    m = (qr_message_t){.type = QR_MESSAGE_request_refused, .body.request_refused = {.key = 1, .reason = QR_E_CONTEXT,
-                       .param = {(const uint8_t *)"max_tokens", 10}, .text = {(const uint8_t *)"no\n", 3}}};
+    m = (qr_message_t){
+        .type = QR_MESSAGE_request_refused,
+        .body.request_refused = {
+            .key = 1, .reason = QR_E_CONTEXT, .param = {(const uint8_t *)"max_tokens", 10}, .text = {(const uint8_t *)"no\n", 3}}};
     assert_string_equal(print(&m), "request_refused 0.0.0.0 > 0.0.0.0 key=1 reason=CONTEXT param[10]=\"max_tokens\" text[3]=\"no\\x0a\"");
     m = (qr_message_t){.type = QR_MESSAGE_start, .body.start = {.epoch = 3, .seed = 4, .partners = {partners, 1}}};
     assert_string_equal(print(&m), "start 0.0.0.0 > 0.0.0.0 epoch=3 seed=4 partners[1]=3.1.heartbeat.2");

@@ -13,7 +13,14 @@ static bool may(uint8_t from, uint8_t to, uint16_t type) { return qr_roles_may(f
 static void test_examples(void **state)
 {
     (void)state;
-    enum { G = QR_ROLE_gateway, R = QR_ROLE_router, W = QR_ROLE_worker, S = QR_ROLE_scheduler, P = QR_ROLE_page_manager, E = QR_ROLE_executor };
+    enum {
+        G = QR_ROLE_gateway,
+        R = QR_ROLE_router,
+        W = QR_ROLE_worker,
+        S = QR_ROLE_scheduler,
+        P = QR_ROLE_page_manager,
+        E = QR_ROLE_executor
+    };
     assert_true(may(G, R, QR_MESSAGE_place));
     assert_true(may(R, G, QR_MESSAGE_place_ended));
     assert_true(may(R, G, QR_MESSAGE_place_refused));
@@ -95,15 +102,17 @@ static void test_closed(void **state)
                 if (may(from, to, type)) said = true, allowed += type >= QR_MESSAGE_probe;
         assert_true(said == (qr_schema_find(type) != NULL));
     }
-    for (uint32_t i = 0; qr_roles_at(i); i++)
-        expected += 1 + (qr_roles_at(i)->kind == QR_ROLES_ASK ? answers[qr_roles_at(i)->type] : 0);
+    for (uint32_t i = 0; qr_roles_at(i); i++) expected += 1 + (qr_roles_at(i)->kind == QR_ROLES_ASK ? answers[qr_roles_at(i)->type] : 0);
     assert_int_equal(allowed, expected);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_examples), cmocka_unit_test(test_life), cmocka_unit_test(test_rows_fit_schema), cmocka_unit_test(test_closed),
+        cmocka_unit_test(test_examples),
+        cmocka_unit_test(test_life),
+        cmocka_unit_test(test_rows_fit_schema),
+        cmocka_unit_test(test_closed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
