@@ -41,7 +41,7 @@ enum {
  * finish is known, the router's answer brings the usage. */
 enum { FREE, ENCODING, PLACED, STOPPING, CLOSING, CLOSING_TEXT, STATES };
 static const uint8_t may_become[STATES] = { /* bit s: may become s */
-    [FREE] = 1u << ENCODING | 1u << PLACED,
+    [FREE] = 1u << ENCODING | 1u << PLACED | 1u << FREE, /* FREE: refused before anything was asked */
     [ENCODING] = 1u << PLACED | 1u << CLOSING_TEXT | 1u << FREE,
     [PLACED] = 1u << STOPPING | 1u << CLOSING | 1u << FREE,
     [STOPPING] = 1u << CLOSING | 1u << FREE,
