@@ -1,0 +1,626 @@
+/* link: qr_actor_router qr_schema */
+/* The router by hand: ranking, offers, fences, tokens, cancels, lost workers. */
+#include "tests/unit/edge_harness.h"
+
+#include "actors/router.h"
+
+static const uint64_t router = 1ull << 32 | QR_ROLE_router << 16, gateway = 1ull << 32 | QR_ROLE_gateway << 16, mesh = 1ull << 32 | QR_ROLE_mesh << 16,
+                      heartbeat = 1ull << 32 | QR_ROLE_heartbeat << 16;
+/* Worker 1 is on this node, 2 and 3 on others. */
+static uint64_t worker(uint32_t node) { return qr_address(node, 1, QR_ROLE_worker, 0); }
+
+static qr_given_t given;
+static rig_t rig;
+static uint64_t sequence;
+static const uint32_t zeros[256];
+
+static int begin(void **unused)
+{
+    (void)unused;
+    memset(&given, 0, sizeof given);
+    qr_params_init(&given.params);
+    given.params.max_requests = 8;
+    given.params.offer_timeout_ms = 500;
+    given.layout.context_tokens = 64;
+    sequence = 0;
+    rig_init(&rig, &qr_router_class, &given, router);
+    SAY(&rig, mesh, start, .epoch = 1, .seed = 1, .partners = U64_COLUMN(heartbeat, worker(1), worker(2)));
+    (void)NEXT(&rig, mesh, ready);
+    rig_quiet(&rig);
+    return 0;
+}
+static int end(void **unused)
+{
+    (void)unused;
+    rig_done(&rig);
+    return 0;
+}
+
+static void seen_full(uint32_t node, uint8_t state, uint64_t queued, uint64_t row_ns, uint64_t age_us, uint32_t context)
+{
+    SAY(&rig, heartbeat, observation, .worker = worker(node), .worker_epoch = 5, .sequence = ++sequence, .age_us = age_us, .state = state, .tokens_queued = queued,
+        .context_tokens = context, .prefill_row_ns = row_ns, .prefill_samples = 1, .step_us = 100, .step_samples = 1);
+}
+static void seen(uint32_t node, uint64_t queued) { seen_full(node, QR_STATE_READY, queued, 1000, 0, 64); }
+
+/* Requests of the gateway: place `slot`, number `serial`. */
+static uint64_t id_of(uint32_t slot, uint64_t serial) { return 1ull << 56 | serial << 16 | slot; }
+
+static void place(uint64_t id, uint32_t prompt, uint32_t max_tokens)
+{
+    SAY(&rig, gateway, place, .request_id = id, .tokens = {zeros, prompt}, .max_tokens = max_tokens, .seed = 42);
+}
+static void assert_offer(uint32_t node, uint64_t id, uint32_t attempt)
+{
+    const qr_offer_t *offer = NEXT(&rig, worker(node), offer);
+    assert_int_equal(offer->request_id, id);
+    assert_int_equal(offer->attempt, attempt);
+    assert_int_equal(offer->seed, 42);
+    assert_int_equal(offer->generated_from, offer->tokens.count);
+}
+static void assert_refused(uint64_t id, uint32_t reason)
+{
+    const qr_place_refused_t *r = NEXT(&rig, gateway, place_refused);
+    assert_int_equal(r->request_id, id);
+    assert_int_equal(r->reason, reason);
+}
+static void assert_ended(uint64_t id, uint32_t finish, uint32_t error, uint32_t tokens)
+{
+    const qr_place_ended_t *e = NEXT(&rig, gateway, place_ended);
+    assert_int_equal(e->request_id, id);
+    assert_int_equal(e->finish, finish);
+    assert_int_equal(e->error, error);
+    assert_int_equal(e->completion_tokens, tokens);
+}
+static void tokens(uint32_t node, uint64_t id, uint32_t attempt, uint32_t index, const uint32_t *ids, uint32_t count, uint32_t finish)
+{
+    const uint32_t error = 0, cached = 3;
+    const uint64_t us = 9;
+    SAY(&rig, worker(node), tokens, .request_ids = {&id, 1}, .attempts = {&attempt, 1}, .indexes = {&index, 1}, .counts = {&count, 1}, .tokens = {ids, count},
+        .logprob_bits = {ids, count}, .finishes = {&finish, 1}, .errors = {&error, 1}, .cached_tokens = {&cached, 1}, .queue_us = {&us, 1}, .prefill_us = {&us, 1});
+}
+/* The worker is told which index is expected; NOT_WANTED: its request is left out. */
+#define NOT_WANTED UINT32_MAX
+static void assert_taken(uint32_t node, uint32_t index)
+{
+    const qr_tokens_taken_t *t = NEXT(&rig, worker(node), tokens_taken);
+    assert_int_equal(t->request_ids.count, index == NOT_WANTED ? 0 : 1);
+    if (index != NOT_WANTED) assert_int_equal(t->indexes.data[0], index);
+}
+static void assert_passed_on(uint64_t id, uint32_t index, const uint32_t *ids, uint32_t count)
+{
+    const qr_tokens_t *t = NEXT(&rig, gateway, tokens);
+    assert_int_equal(t->request_ids.count, 1);
+    assert_int_equal(t->request_ids.data[0], id);
+    assert_int_equal(t->indexes.data[0], index);
+    assert_int_equal(t->counts.data[0], count);
+    assert_memory_equal(t->tokens.data, ids, 4 * count);
+    assert_memory_equal(t->logprob_bits.data, ids, 4 * count);
+}
+static void take(uint64_t id, uint32_t index)
+{
+    const uint32_t one = 1;
+    SAY(&rig, gateway, tokens_taken, .request_ids = {&id, 1}, .attempts = {&one, 1}, .indexes = {&index, 1});
+}
+
+/* ---- conversations ------------------------------------------------------------------------------------------------------ */
+
+static void test_one_request_from_place_to_end(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(2, 1);
+    seen(1, 0);
+    SAY(&rig, gateway, place, .request_id = id, .tokens = U32_COLUMN(7, 8, 9), .max_tokens = 4, .temperature_bits = 11, .top_p_bits = 12, .min_p_bits = 13, .top_k = 14,
+        .seed = 15, .logprobs = 1, .ignore_eos = 1, .tenant_salt = TEXT_COLUMN("tenant"), .cache_salt = TEXT_COLUMN("salt"), .priority = 16, .budget_us = 17);
+    const qr_offer_t *o = NEXT(&rig, worker(1), offer);
+    assert_int_equal(o->attempt, 1);
+    assert_int_equal(o->generated_from, 3);
+    assert_int_equal(o->tokens.count, 3);
+    assert_int_equal(o->tokens.data[2], 9);
+    assert_int_equal(o->max_tokens, 4);
+    assert_int_equal(o->temperature_bits, 11);
+    assert_int_equal(o->top_p_bits, 12);
+    assert_int_equal(o->min_p_bits, 13);
+    assert_int_equal(o->top_k, 14);
+    assert_int_equal(o->seed, 15);
+    assert_int_equal(o->logprobs, 1);
+    assert_int_equal(o->ignore_eos, 1);
+    assert_bytes(o->tenant_salt, "tenant");
+    assert_bytes(o->cache_salt, "salt");
+    assert_int_equal(o->priority, 16);
+    assert_int_equal(o->budget_us, 17);
+    rig_quiet(&rig);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    rig_quiet(&rig);
+    const uint32_t ids[] = {31, 32, 33};
+    tokens(1, id, 1, 0, ids, 1, 0);
+    assert_taken(1, 1);
+    assert_passed_on(id, 0, ids, 1);
+    rig_quiet(&rig);
+    tokens(1, id, 1, 1, ids + 1, 1, 0); /* no credit towards the gateway: kept */
+    assert_taken(1, 2);
+    rig_quiet(&rig);
+    tokens(1, id, 1, 2, ids + 2, 1, QR_FINISH_LENGTH);
+    assert_taken(1, 3);
+    rig_quiet(&rig);
+    take(id, 1);
+    assert_passed_on(id, 1, ids + 1, 2); /* what came meanwhile goes as one */
+    rig_quiet(&rig);
+    take(id, 3);
+    const qr_place_ended_t *e = NEXT(&rig, gateway, place_ended);
+    assert_int_equal(e->finish, QR_FINISH_LENGTH);
+    assert_int_equal(e->completion_tokens, 3);
+    assert_int_equal(e->cached_tokens, 3);
+    assert_int_equal(e->queue_us, 9);
+    assert_int_equal(e->prefill_us, 9);
+    rig_quiet(&rig);
+}
+
+static void test_best_worker_by_predicted_time(void **unused)
+{
+    (void)unused;
+    seen_full(1, QR_STATE_READY, 100, 1000, 0, 64); /* 100 rows wait, 1 us each */
+    seen_full(2, QR_STATE_READY, 10, 20000, 0, 64); /* 10 rows wait, 20 us each */
+    place(id_of(0, 1), 4, 1);
+    assert_offer(1, id_of(0, 1), 1); /* 104 us against 280 us */
+    place(id_of(1, 1), 60, 1);
+    assert_offer(1, id_of(1, 1), 1); /* 164 against 1400 */
+    seen_full(2, QR_STATE_READY, 10, 2000, 0, 64);
+    place(id_of(2, 1), 4, 1);
+    assert_offer(2, id_of(2, 1), 1); /* 28 us against 168: what was offered since the last observation counts */
+    seen_full(1, QR_STATE_READY, UINT64_MAX, UINT64_MAX, 0, 64); /* numbers from outside never wrap */
+    place(id_of(3, 1), 4, 1);
+    assert_offer(2, id_of(3, 1), 1);
+}
+
+static void test_ties_fall_to_the_smaller_address(void **unused)
+{
+    (void)unused;
+    seen(2, 0);
+    seen(1, 0);
+    place(id_of(0, 1), 4, 1);
+    assert_offer(1, id_of(0, 1), 1);
+    place(id_of(1, 1), 4, 1); /* the first now has rows waiting */
+    assert_offer(2, id_of(1, 1), 1);
+}
+
+static void test_each_candidate_is_asked_once(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    seen(1, 0);
+    seen(2, 50);
+    place(id, 4, 1);
+    assert_offer(1, id, 1);
+    SAY(&rig, worker(1), offer_refused, .request_id = id, .attempt = 1, .reason = QR_E_BUSY, .retry_after_ms = 70);
+    assert_offer(2, id, 2);
+    SAY(&rig, worker(2), offer_refused, .request_id = id, .attempt = 2, .reason = QR_E_NEVER_FITS);
+    const qr_place_refused_t *r = NEXT(&rig, gateway, place_refused);
+    assert_int_equal(r->reason, QR_E_BUSY); /* any that was busy may have room later */
+    assert_int_equal(r->retry_after_ms, 70);
+    rig_quiet(&rig);
+    id = id_of(0, 2);
+    place(id, 4, 1);
+    assert_offer(1, id, 1);
+    SAY(&rig, worker(1), offer_refused, .request_id = id, .attempt = 1, .reason = QR_E_NEVER_FITS);
+    assert_offer(2, id, 2);
+    SAY(&rig, worker(2), offer_refused, .request_id = id, .attempt = 2, .reason = QR_E_NEVER_FITS);
+    assert_refused(id, QR_E_NEVER_FITS);
+    rig_quiet(&rig);
+}
+
+static void test_no_worker_within_a_second(void **unused)
+{
+    (void)unused;
+    place(id_of(0, 1), 4, 1);
+    rig_quiet(&rig);
+    rig_pass(&rig, 400000);
+    place(id_of(1, 1), 4, 1);
+    rig_quiet(&rig);
+    seen_full(2, QR_STATE_STARTING, 0, 1000, 0, 64); /* not ready: no reason to give up yet */
+    rig_quiet(&rig);
+    rig_pass(&rig, 600000);
+    assert_refused(id_of(0, 1), QR_E_NO_WORKER);
+    rig_quiet(&rig);
+    seen(1, 0);
+    assert_offer(1, id_of(1, 1), 1); /* the other had waited for less */
+    rig_quiet(&rig);
+}
+
+static void test_why_nobody_can_take_it(void **unused)
+{
+    (void)unused;
+    seen_full(1, QR_STATE_DRAINING, 0, 1000, 0, 64);
+    seen_full(2, QR_STATE_DRAINING, 0, 1000, 0, 64);
+    place(id_of(0, 1), 4, 1);
+    assert_refused(id_of(0, 1), QR_E_DRAINING);
+    seen_full(1, QR_STATE_READY, 0, 1000, 0, 3); /* a smaller context than the prompt */
+    place(id_of(0, 2), 4, 1);
+    assert_refused(id_of(0, 2), QR_E_CONTEXT);
+    place(id_of(0, 3), 65, 1);
+    assert_refused(id_of(0, 3), QR_E_CONTEXT);
+    place(id_of(0, 4), 0, 1);
+    assert_refused(id_of(0, 4), QR_E_INVALID);
+    place(id_of(9, 5), 1, 1);
+    assert_refused(id_of(9, 5), QR_E_INVALID);
+    rig_quiet(&rig);
+}
+
+static void test_old_observations_do_not_count(void **unused)
+{
+    (void)unused;
+    given.params.peer_down_ms = 100;
+    seen_full(1, QR_STATE_READY, 0, 1000, 150000, 64);
+    rig_pass(&rig, 50001); /* 200,001 us old now */
+    place(id_of(0, 1), 4, 1);
+    rig_quiet(&rig);
+    seen_full(1, QR_STATE_READY, 0, 1000, 10, 64);
+    assert_offer(1, id_of(0, 1), 1);
+    SAY(&rig, heartbeat, observation, .worker = worker(1), .worker_epoch = 5, .sequence = sequence - 1, .state = QR_STATE_DOWN); /* older: nothing changes */
+    place(id_of(1, 1), 4, 1);
+    assert_offer(1, id_of(1, 1), 1);
+}
+
+static void test_a_silent_worker_is_fenced_and_the_next_one_asked(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    seen(1, 0);
+    seen(2, 50);
+    place(id, 4, 1);
+    assert_offer(1, id, 1);
+    rig_pass(&rig, 499999);
+    rig_quiet(&rig);
+    rig_pass(&rig, 1);
+    const qr_offer_cancel_t *cancel = NEXT(&rig, worker(1), offer_cancel); /* first the fence */
+    assert_int_equal(cancel->attempt, 1);
+    assert_offer(2, id, 2);
+    rig_quiet(&rig);
+    rig_pass(&rig, 500000);
+    (void)NEXT(&rig, worker(2), offer_cancel);
+    assert_refused(id, QR_E_NO_WORKER);
+    rig_quiet(&rig);
+}
+
+/* W1 was asked first and was slow. Its late answer and tokens, in every order among those of W2, change nothing. */
+static void rt_03(uint32_t order)
+{
+    static const uint32_t stale[] = {901, 902, 903, 904}, good[] = {101, 102, 103, 104};
+    uint64_t id = id_of(0, 1);
+    seen(1, 0);
+    seen(2, 50);
+    place(id, 4, 4);
+    assert_offer(1, id, 1);
+    rig_pass(&rig, 500000);
+    (void)NEXT(&rig, worker(1), offer_cancel);
+    assert_offer(2, id, 2);
+    uint32_t first = 0, second = 0, delivered = 0, ends = 0;
+    for (uint32_t step = 0; step < 8; step++) {
+        if (order >> step & 1u) {
+            switch (first++) {
+            case 0: SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1); break;
+            case 1: tokens(1, id, 1, 0, stale, 2, 0); assert_taken(1, NOT_WANTED); break;
+            case 2: tokens(1, id, 1, delivered, stale, 4 - delivered, 0); assert_taken(1, NOT_WANTED); break; /* even at the right index */
+            case 3: tokens(1, id, 1, 2, stale + 2, 2, QR_FINISH_LENGTH); assert_taken(1, NOT_WANTED); break;
+            }
+            if (ends == 0) rig_quiet(&rig); /* nothing of it reaches the gateway */
+            continue;
+        }
+        switch (second++) {
+        case 0: SAY(&rig, worker(2), offer_accepted, .request_id = id, .attempt = 2); rig_quiet(&rig); continue;
+        case 1: tokens(2, id, 2, 0, good, 1, 0); break;
+        case 2: tokens(2, id, 2, 1, good + 1, 1, 0); break;
+        case 3: tokens(2, id, 2, 2, good + 2, 2, QR_FINISH_LENGTH); break;
+        }
+        uint32_t count = second == 4 ? 2 : 1;
+        assert_taken(2, delivered + count);
+        assert_passed_on(id, delivered, good + delivered, count);
+        rig_quiet(&rig);
+        delivered += count;
+        take(id, delivered);
+        if (second == 4) {
+            assert_ended(id, QR_FINISH_LENGTH, 0, 4);
+            ends++;
+        }
+        rig_quiet(&rig);
+    }
+    assert_int_equal(delivered, 4);
+    assert_int_equal(ends, 1);
+}
+
+static void test_RT_03(void **unused)
+{
+    uint32_t orders = 0;
+    for (uint32_t order = 0; order < 256; order++) {
+        if (__builtin_popcount(order) != 4) continue;
+        rt_03(order);
+        orders++;
+        assert_int_equal(end(unused), 0);
+        assert_int_equal(begin(unused), 0);
+    }
+    assert_int_equal(orders, 70);
+}
+
+static void test_repeats_gaps_and_strangers(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    const uint32_t ids[] = {11, 12, 13, 14};
+    seen(1, 0);
+    place(id, 4, 9);
+    assert_offer(1, id, 1);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    tokens(1, id, 1, 0, ids, 2, 0);
+    assert_taken(1, 2);
+    assert_passed_on(id, 0, ids, 2);
+    tokens(1, id, 1, 0, ids, 3, 0); /* a repeat with one more */
+    assert_taken(1, 3);
+    tokens(1, id, 1, 0, ids, 3, 0);
+    assert_taken(1, 3);
+    tokens(1, id, 1, 4, ids, 1, QR_FINISH_STOP); /* a gap: neither token nor end counts */
+    assert_taken(1, 3);
+    rig_quiet(&rig);
+    take(id, 2);
+    assert_passed_on(id, 2, ids + 2, 1);
+    take(id, 2); /* the gateway had no room: it comes again */
+    assert_passed_on(id, 2, ids + 2, 1);
+    take(id, 3);
+    rig_quiet(&rig);
+    tokens(2, id, 1, 3, ids, 1, 0); /* another worker */
+    assert_taken(2, NOT_WANTED);
+    tokens(1, id, 2, 3, ids, 1, 0); /* an attempt that was never made */
+    assert_taken(1, NOT_WANTED);
+    tokens(1, id_of(3, 9), 1, 0, ids, 1, 0);
+    assert_taken(1, NOT_WANTED);
+    SAY(&rig, worker(1), tokens, .request_ids = {&id, 1}, .counts = U32_COLUMN(3)); /* columns that do not add up */
+    assert_int_equal(NEXT(&rig, worker(1), tokens_taken)->request_ids.count, 0);
+    rig_quiet(&rig);
+    tokens(1, id, 1, 3, ids + 3, 1, QR_FINISH_STOP);
+    assert_taken(1, 4);
+    assert_passed_on(id, 3, ids + 3, 1);
+    take(id, 4);
+    assert_ended(id, QR_FINISH_STOP, 0, 4);
+    rig_quiet(&rig);
+}
+
+/* Without credit towards the gateway a request keeps 64 tokens; the worker keeps the rest. */
+static void test_undelivered_tokens_are_bounded(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    uint32_t ids[200], sent = 0, delivered = 0;
+    for (uint32_t i = 0; i < 200; i++) ids[i] = i;
+    seen(1, 0);
+    place(id, 4, 200);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    tokens(1, id, 1, 0, ids, 1, 0);
+    assert_taken(1, 1);
+    assert_passed_on(id, 0, ids, 1);
+    tokens(1, id, 1, 1, ids + 1, 199, QR_FINISH_LENGTH);
+    assert_taken(1, 64);
+    sent = 64;
+    take(id, 1);
+    delivered = 1;
+    while (delivered < 200) {
+        uint32_t count = sent - delivered;
+        assert_passed_on(id, delivered, ids + delivered, count);
+        rig_quiet(&rig);
+        take(id, delivered + count);
+        delivered += count;
+        if (delivered == 200) break;
+        rig_quiet(&rig);
+        tokens(1, id, 1, sent, ids + sent, 200 - sent, QR_FINISH_LENGTH);
+        sent = qr_min_u32(200, sent + 64);
+        assert_taken(1, sent);
+    }
+    assert_ended(id, QR_FINISH_LENGTH, 0, 200);
+    rig_quiet(&rig);
+}
+
+static void test_cancel_in_every_state(void **unused)
+{
+    (void)unused;
+    const uint32_t ids[] = {1, 2};
+    place(id_of(0, 1), 4, 9); /* waiting */
+    SAY(&rig, gateway, place_cancel, .request_id = id_of(0, 1), .finish = QR_FINISH_CANCELLED);
+    assert_ended(id_of(0, 1), QR_FINISH_CANCELLED, 0, 0);
+    seen(1, 0);
+    uint64_t id = id_of(0, 2); /* offered, then refused by the worker */
+    place(id, 4, 9);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_CANCELLED);
+    assert_int_equal(NEXT(&rig, worker(1), offer_cancel)->finish, QR_FINISH_CANCELLED);
+    rig_quiet(&rig);
+    SAY(&rig, worker(1), offer_refused, .request_id = id, .attempt = 1, .reason = QR_E_BUSY);
+    assert_ended(id, QR_FINISH_CANCELLED, 0, 0);
+    SAY(&rig, worker(1), offer_cancelled, .request_id = id, .attempt = 1, .reason = QR_E_UNKNOWN);
+    rig_quiet(&rig);
+    id = id_of(0, 3); /* running: the end comes in tokens, what is drawn meanwhile is not passed on */
+    place(id, 4, 9);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    tokens(1, id, 1, 0, ids, 1, 0);
+    assert_taken(1, 1);
+    assert_passed_on(id, 0, ids, 1);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_STOP);
+    assert_int_equal(NEXT(&rig, worker(1), offer_cancel)->finish, QR_FINISH_STOP);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_STOP);
+    rig_quiet(&rig);
+    SAY(&rig, worker(1), offer_cancelled, .request_id = id, .attempt = 1);
+    tokens(1, id, 1, 1, ids + 1, 1, QR_FINISH_STOP);
+    assert_taken(1, 2);
+    rig_quiet(&rig);
+    take(id, 1);
+    assert_ended(id, QR_FINISH_STOP, 0, 2);
+    rig_quiet(&rig);
+    id = id_of(0, 4); /* running, but the worker knows nothing of it */
+    place(id, 4, 9);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_CANCELLED);
+    SAY(&rig, worker(1), offer_cancelled, .request_id = id, .attempt = 1, .reason = QR_E_UNKNOWN);
+    assert_ended(id, QR_FINISH_CANCELLED, 0, 0);
+    rig_quiet(&rig);
+}
+
+static void test_refusal_after_acceptance(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    const uint32_t one = 1, zero = 0, finish = QR_FINISH_REFUSED, error = QR_E_NEVER_FITS;
+    seen(1, 0);
+    place(id, 4, 9);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    SAY(&rig, worker(1), tokens, .request_ids = {&id, 1}, .attempts = {&one, 1}, .indexes = {&zero, 1}, .counts = {&zero, 1}, .finishes = {&finish, 1}, .errors = {&error, 1});
+    assert_refused(id, QR_E_NEVER_FITS);
+    assert_taken(1, 0);
+    rig_quiet(&rig);
+}
+
+static void lose(bool link)
+{
+    if (link) SAY(&rig, mesh, link_down, .node = 2, .reason = QR_E_IO);
+    else SAY(&rig, heartbeat, peer_down, .node = 2, .node_epoch = 5, .silence_us = 1);
+}
+
+static void test_a_lost_node(void **unused)
+{
+    const uint32_t ids[] = {1, 2};
+    for (int link = 0; link < 2; link++) {
+        uint64_t here = id_of(0, 1), offered = id_of(1, 1), running = id_of(2, 1), cancelled = id_of(3, 1);
+        seen(2, 0);
+        place(running, 4, 9);
+        assert_offer(2, running, 1);
+        SAY(&rig, worker(2), offer_accepted, .request_id = running, .attempt = 1);
+        tokens(2, running, 1, 0, ids, 1, 0);
+        assert_taken(2, 1);
+        assert_passed_on(running, 0, ids, 1);
+        place(cancelled, 4, 9);
+        SAY(&rig, worker(2), offer_accepted, .request_id = cancelled, .attempt = 1);
+        SAY(&rig, gateway, place_cancel, .request_id = cancelled, .finish = QR_FINISH_CANCELLED);
+        place(offered, 4, 9);
+        assert_offer(2, offered, 1);
+        seen_full(1, QR_STATE_READY, 0, 1, 0, 64);
+        place(here, 4, 9);
+        assert_offer(1, here, 1);
+        SAY(&rig, gateway, probe, .probe_id = 4); /* goes to the better one, which is here */
+        uint64_t probe_id = NEXT(&rig, worker(1), probe)->probe_id;
+        lose(link);
+        if (!link) (void)NEXT(&rig, worker(2), offer_cancel); /* of `offered` */
+        assert_offer(1, offered, 2);
+        if (!link) (void)NEXT(&rig, worker(2), offer_cancel); /* of `running` */
+        assert_ended(cancelled, QR_FINISH_CANCELLED, 0, 0);
+        rig_quiet(&rig);
+        take(running, 1); /* the last token went before the end */
+        assert_ended(running, QR_FINISH_ERROR, QR_E_PEER_DOWN, 1);
+        rig_quiet(&rig);
+        tokens(2, running, 1, 1, ids + 1, 1, 0); /* it was not dead: fenced all the same */
+        assert_taken(2, NOT_WANTED);
+        SAY(&rig, worker(1), probe_done, .probe_id = probe_id);
+        assert_int_equal(NEXT(&rig, gateway, probe_done)->probe_id, 4);
+        place(id_of(5, 1), 4, 9); /* nothing more is offered there until it is seen again */
+        assert_offer(1, id_of(5, 1), 1);
+        rig_quiet(&rig);
+        assert_int_equal(end(unused), 0);
+        assert_int_equal(begin(unused), 0);
+    }
+}
+
+static void test_probe_to_a_node_that_goes_down(void **unused)
+{
+    (void)unused;
+    SAY(&rig, gateway, probe, .probe_id = 1);
+    assert_int_equal(NEXT(&rig, gateway, probe_done)->reason, QR_E_NO_WORKER);
+    seen(2, 0);
+    SAY(&rig, gateway, probe, .probe_id = 2);
+    uint64_t probe_id = NEXT(&rig, worker(2), probe)->probe_id;
+    lose(false);
+    const qr_probe_done_t *done = NEXT(&rig, gateway, probe_done);
+    assert_int_equal(done->probe_id, 2);
+    assert_int_equal(done->reason, QR_E_PEER_DOWN);
+    SAY(&rig, worker(2), probe_done, .probe_id = probe_id);
+    rig_quiet(&rig);
+}
+
+static void test_a_worker_that_began_anew(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    seen(1, 0);
+    place(id, 4, 9);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    SAY(&rig, heartbeat, observation, .worker = worker(1), .worker_epoch = 6, .sequence = 1, .state = QR_STATE_READY);
+    assert_ended(id, QR_FINISH_ERROR, QR_E_PEER_DOWN, 0);
+    place(id_of(0, 2), 4, 9);
+    assert_offer(1, id_of(0, 2), 1);
+    seen(1, 0); /* of the old epoch */
+    rig_quiet(&rig);
+}
+
+/* Prompts that wait are kept in a bounded place: full means BUSY, and it is whole again afterwards. */
+static void test_prompts_are_bounded(void **unused)
+{
+    (void)unused;
+    qr_given_t small = given;
+    small.params.max_requests = 4;
+    rig_done(&rig);
+    rig_init(&rig, &qr_router_class, &small, router); /* 4 x 64 tokens */
+    for (uint64_t round = 1; round < 50; round++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t length = (uint32_t)(round * 7 + i * 13) % 64 + 1, prompt[64];
+            for (uint32_t k = 0; k < length; k++) prompt[k] = (uint32_t)(round * 1000 + i * 100 + k);
+            SAY(&rig, gateway, place, .request_id = id_of(i, round), .tokens = {prompt, length}, .max_tokens = 1);
+            rig_quiet(&rig);
+        }
+        uint32_t gone = (uint32_t)round % 4;
+        SAY(&rig, gateway, place_cancel, .request_id = id_of(gone, round), .finish = QR_FINISH_CANCELLED);
+        assert_ended(id_of(gone, round), QR_FINISH_CANCELLED, 0, 0);
+        seen(1, 0);
+        for (uint32_t i = 0; i < 4; i++) {
+            if (i == gone) continue;
+            const qr_offer_t *offer = NEXT(&rig, worker(1), offer);
+            assert_int_equal(offer->tokens.count, (round * 7 + i * 13) % 64 + 1);
+            for (uint32_t k = 0; k < offer->tokens.count; k++) assert_int_equal(offer->tokens.data[k], round * 1000 + i * 100 + k);
+        }
+        rig_quiet(&rig);
+        for (uint32_t i = 0; i < 4; i++) {
+            if (i == gone) continue;
+            SAY(&rig, worker(1), offer_accepted, .request_id = id_of(i, round), .attempt = 1);
+            tokens(1, id_of(i, round), 1, 0, zeros, 0, QR_FINISH_LENGTH);
+            assert_ended(id_of(i, round), QR_FINISH_LENGTH, 0, 0);
+        }
+        SAY(&rig, mesh, link_down, .node = 1, .reason = 0); /* forget the worker for the next round */
+    }
+}
+
+static void test_drain_and_stop(void **unused)
+{
+    (void)unused;
+    seen(1, 0);
+    place(id_of(0, 1), 4, 9);
+    place(id_of(1, 1), 4, 9);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id_of(1, 1), .attempt = 1);
+    SAY(&rig, mesh, drain, .budget_us = 300000);
+    rig_quiet(&rig);
+    place(id_of(2, 1), 4, 9);
+    assert_refused(id_of(2, 1), QR_E_DRAINING);
+    rig_pass(&rig, 300000);
+    assert_int_equal(NEXT(&rig, mesh, drained)->open_count, 2);
+    SAY(&rig, mesh, stop, .budget_us = 1);
+    (void)NEXT(&rig, worker(1), offer_cancel);
+    assert_ended(id_of(0, 1), QR_FINISH_ERROR, QR_E_DRAINING, 0);
+    (void)NEXT(&rig, worker(1), offer_cancel);
+    assert_ended(id_of(1, 1), QR_FINISH_ERROR, QR_E_DRAINING, 0);
+    (void)NEXT(&rig, mesh, stopped);
+    rig_quiet(&rig);
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
+    const struct CMUnitTest tests[] = {
+        T(test_one_request_from_place_to_end), T(test_best_worker_by_predicted_time), T(test_ties_fall_to_the_smaller_address),
+        T(test_each_candidate_is_asked_once), T(test_no_worker_within_a_second), T(test_why_nobody_can_take_it), T(test_old_observations_do_not_count),
+        T(test_a_silent_worker_is_fenced_and_the_next_one_asked), T(test_RT_03), T(test_repeats_gaps_and_strangers), T(test_undelivered_tokens_are_bounded),
+        T(test_cancel_in_every_state), T(test_refusal_after_acceptance), T(test_a_lost_node), T(test_probe_to_a_node_that_goes_down),
+        T(test_a_worker_that_began_anew), T(test_prompts_are_bounded), T(test_drain_and_stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
