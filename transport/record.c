@@ -141,8 +141,7 @@ void qr_recorder_done(qr_recorder_t *recorder)
     /* The counter lives until the last block has come back; the record thread ends after this one. */
 }
 
-/* Digest of what `given` holds besides the configuration text: layout and vocabulary. */
-static uint64_t given_digest(const qr_given_t *given)
+uint64_t qr_record_given_digest(const qr_given_t *given)
 {
     uint64_t hash = qr_record_hash(0, &given->layout, sizeof given->layout);
     const qr_vocabulary_t *words = &given->vocabulary;
@@ -166,7 +165,7 @@ size_t qr_record_head_make(uint32_t node, const char *actor, uint64_t address, u
                                  .node = node, .config_bytes = (uint32_t)config.count, .pure = pure};
     memcpy(header.magic, QR_RECORD_MAGIC, 8);
     header.schema_hash = qr_describe_hash();
-    header.given_digest = given_digest(given);
+    header.given_digest = qr_record_given_digest(given);
     memcpy(header.actor, actor, qr_min_u64(strlen(actor), sizeof header.actor - 1));
     memcpy(bytes, &header, sizeof header);
     *ret_bytes = bytes;

@@ -74,6 +74,8 @@ bool qr_recorder_put(qr_recorder_t *recorder, uint64_t address, uint32_t kind, c
                      uint64_t now_us);
 /* Appends a DATA piece that is one entry: head, message[entry.bytes], hash. */
 bool qr_recorder_put_entry(qr_recorder_t *recorder, uint64_t address, qr_record_entry_t entry, const void *message, uint64_t hash);
+/* Digest of what `given` holds besides the configuration text: layout and vocabulary. */
+uint64_t qr_record_given_digest(const struct qr_given *given);
 /* Makes the header of a segment and the configuration behind it, malloced into *ret_bytes. Returns its bytes, 0 without memory. */
 size_t qr_record_head_make(uint32_t node, const char *actor, uint64_t address, uint64_t epoch, uint64_t now_us, const struct qr_given *given,
                            bool pure, uint8_t **ret_bytes);

@@ -24,7 +24,7 @@ static void toy_init(void *self, const qr_given_t *given, uint64_t address)
     ((toy_t *)self)->address = address;
 }
 static void toy_print(const void *self, const qr_given_t *given, qr_text_t *text) { (void)self, (void)given; qr_text_put(text, "toy\n"); }
-static void toy_check(const void *self, const qr_given_t *given)
+static inline void toy_check(const void *self, const qr_given_t *given)
 {
     const toy_t *toy = self;
     (void)given;

@@ -1,0 +1,276 @@
+/* link: qr_transport */
+/* Records: what was received is on disk, replays byte for byte, stays within its bound, and bad files do no harm. */
+#include "base/error.h"
+#include "messages/codec.h"
+#include "tests/unit/toy.h"
+#include "transport/clock.h"
+#include "transport/mesh.h"
+#include "transport/replay.h"
+#include "transport/segment.h"
+#include "transport/tap.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+/* A toy scheduler asks a toy page manager; both pure; a prompt ends the run by an alarm. */
+static uint64_t rounds;
+
+static void scheduler_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    toy_t *toy = self;
+    (void)given;
+    if (toy_life(toy, m, outbox) && m->type != QR_MESSAGE_start) return;
+    if (m->type == QR_MESSAGE_alarm) toy->alarms++;
+    if (m->type == QR_MESSAGE_route_released) {
+        toy->answered++;
+        toy->open_probes--;
+    }
+    if (toy->answered % 100 == 50) qr_outbox_alarm(outbox, m->now_us + 10);
+    while (toy->open_probes < 8 && toy->sent < rounds) {
+        toy->open_probes++;
+        qr_send(outbox, qr_address_partner(toy->address, QR_ROLE_page_manager), route_release, (&(qr_route_release_t){++toy->sent ^ m->now_us, 1}));
+    }
+}
+
+static void page_manager_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    toy_t *toy = self;
+    (void)given;
+    if (toy_life(toy, m, outbox)) return;
+    toy->received++;
+    if (m->type == QR_MESSAGE_route_release)
+        qr_send(outbox, m->from, route_released, (&(qr_route_released_t){m->body.route_release.route ^ toy->received, 0}));
+}
+
+/* Differs from the recorded one in one answer: replay must see it. */
+static void page_manager_handle_wrong(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    page_manager_handle(self, given, m, outbox);
+    if (((toy_t *)self)->received == 20 && outbox->count) outbox->messages[0].body.route_released.reason = 1;
+}
+
+static void prompt_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    toy_t *toy = self;
+    (void)given;
+    if (toy_life(toy, m, outbox) && m->type != QR_MESSAGE_start) return;
+    if (m->type == QR_MESSAGE_start) qr_outbox_alarm(outbox, m->now_us + 300000);
+    else qr_send(outbox, qr_address(qr_address_node(toy->address), 0, QR_ROLE_mesh, 0), node_stop, (&(qr_node_stop_t){0}));
+}
+
+#define TOY(name_, handle_) \
+    {.name = #name_, .role = QR_ROLE_##name_, .max_out = 32, .bytes = toy_bytes, .init = toy_init, .handle = handle_, .print = toy_print}
+static const qr_actor_class_t scheduler_class = TOY(scheduler, scheduler_handle), page_manager_class = TOY(page_manager, page_manager_handle),
+                              wrong_class = TOY(page_manager, page_manager_handle_wrong), prompt_class = TOY(prompt, prompt_handle);
+static const qr_actor_class_t *const toys[] = {&scheduler_class, &page_manager_class, &prompt_class};
+static const char zpl[] = "version = 1\nnode = n-1\n    id = 4\n    host = device\n        actor = scheduler\n        actor = page_manager\n"
+                          "    host = edge\n        actor = prompt\n";
+
+static char folder[32];
+static qr_given_t *given;
+static char names[1024][96];
+static uint32_t name_count;
+
+static uint64_t list(void)
+{
+    uint64_t bytes = 0;
+    name_count = 0;
+    DIR *open = opendir(folder);
+    assert_non_null(open);
+    for (struct dirent *entry; (entry = readdir(open));) {
+        struct stat stat_;
+        char path[512];
+        if (entry->d_name[0] == '.') continue;
+        (void)snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        assert_int_equal(stat(path, &stat_), 0);
+        bytes += (uint64_t)stat_.st_size;
+        (void)snprintf(names[name_count++], sizeof names[0], "%.90s", entry->d_name);
+    }
+    (void)closedir(open);
+    qsort(names, name_count, sizeof names[0], (int (*)(const void *, const void *))strcmp);
+    return bytes;
+}
+
+static void record(uint64_t count, uint64_t bytes)
+{
+    char words[256];
+    qr_text_t error;
+    static qr_topology_t topology;
+    qr_text_init(&error, words, sizeof words);
+    (void)snprintf(folder, sizeof folder, "/tmp/qr-record-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    rounds = count;
+    given = toy_given();
+    (void)snprintf(given->params.record, sizeof given->params.record, "%s", folder);
+    given->params.record_bytes = bytes;
+    if (qr_topology_parse("t", zpl, strlen(zpl), &topology, &error) != 0) fail_msg("%s", words);
+    qr_mesh_config_t config = {.topology = &topology, .classes = toys, .class_count = 3, .given = given, .log_level = QR_LEVEL_WARN};
+    qr_mesh_t *mesh = NULL;
+    if (qr_mesh_new(&config, &mesh, &error) != 0) fail_msg("%s", words);
+    assert_int_equal(qr_mesh_run(mesh), 0);
+    const toy_t *scheduler = qr_mesh_state(mesh, qr_address(4, 0, QR_ROLE_scheduler, 0));
+    assert_int_equal(scheduler->answered, count);
+    qr_mesh_destroy(&mesh);
+}
+
+static void forget(void)
+{
+    char command[64];
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    free(given);
+}
+
+static void open_file(uint32_t index, bool with_state, qr_segment_t *segment)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, names[index]);
+    assert_int_equal(qr_segment_open(path, with_state, segment), 0);
+}
+
+static void test_replays_byte_for_byte(void **state)
+{
+    (void)state;
+    record(5000, 1 << 20);
+    (void)list();
+    uint64_t replayed = 0, segments = 0;
+    for (uint32_t i = 0; i < name_count; i++) {
+        qr_segment_t segment;
+        qr_replay_t replay;
+        open_file(i, true, &segment);
+        const qr_actor_class_t *actor = strcmp(segment.header.actor, "scheduler") == 0      ? &scheduler_class
+                                        : strcmp(segment.header.actor, "page_manager") == 0 ? &page_manager_class
+                                                                                            : &prompt_class;
+        assert_int_equal(segment.header.node, 4);
+        assert_non_null(strstr(segment.config, "record_bytes = 1048576"));
+        assert_int_equal(qr_replay_run(&segment, actor, given, &replay), 0);
+        assert_int_equal(replay.differs_at, UINT64_MAX);
+        replayed += replay.entries;
+        segments++;
+        qr_segment_close(&segment);
+    }
+    assert_true(segments > 6); /* several per actor: replay began at snapshots in the middle */
+    assert_true(replayed > 10000);
+    forget();
+}
+
+static void test_replay_sees_a_difference(void **state)
+{
+    (void)state;
+    record(50, 1 << 20);
+    (void)list();
+    bool seen = false;
+    for (uint32_t i = 0; i < name_count; i++) {
+        qr_segment_t segment;
+        qr_replay_t replay;
+        open_file(i, true, &segment);
+        if (strcmp(segment.header.actor, "page_manager") == 0) {
+            assert_int_equal(qr_replay_run(&segment, &wrong_class, given, &replay), 0);
+            assert_int_equal(replay.differs_at, 20); /* entry 0 is start */
+            assert_int_equal(replay.differs_type, QR_MESSAGE_route_release);
+            seen = true;
+        }
+        qr_segment_close(&segment);
+    }
+    assert_true(seen);
+    forget();
+}
+
+static void test_stays_within_its_bound(void **state)
+{
+    (void)state;
+    record(20000, 200000); /* writes about 2.5 MB */
+    uint64_t bytes = list();
+    assert_true(bytes > 50000);
+    assert_true(bytes <= 200000 + QR_RECORD_BLOCK_BYTES);
+    forget();
+}
+
+static void test_truncated_and_hostile_files(void **state)
+{
+    (void)state;
+    record(50, 1 << 20);
+    (void)list();
+    char path[256], bad[64];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, names[0]);
+    (void)snprintf(bad, sizeof bad, "%s/bad", folder);
+    static uint8_t bytes[1 << 20];
+    FILE *file = fopen(path, "rb");
+    size_t count = fread(bytes, 1, sizeof bytes, file);
+    (void)fclose(file);
+    uint64_t seed = 11;
+    for (size_t i = 0; i < 400; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        uint8_t kept = bytes[(seed >> 33) % count];
+        size_t flip = (seed >> 33) % count, cut = i % 2 ? count : (seed >> 20) % count;
+        bytes[flip] = (uint8_t)(seed >> 24);
+        file = fopen(bad, "wb");
+        assert_int_equal(fwrite(bytes, 1, cut, file), cut);
+        (void)fclose(file);
+        bytes[flip] = kept;
+        qr_segment_t segment;
+        qr_segment_entry_t entry;
+        if (qr_segment_open(bad, true, &segment) != 0) continue;
+        while (qr_segment_next(&segment, &entry) == 0) continue;
+        qr_segment_close(&segment);
+    }
+    forget();
+}
+
+static void test_tap_prints_by_the_schema(void **state)
+{
+    (void)state;
+    record(50, 1 << 20);
+    char out[64], line[512];
+    (void)snprintf(out, sizeof out, "%s.out", folder);
+    (void)fflush(stdout);
+    int saved = dup(1);
+    assert_non_null(freopen(out, "w", stdout));
+    char *all[] = {folder}, *some[] = {folder, (char *)"--actor", (char *)"scheduler", (char *)"--type", (char *)"route_released"};
+    char *sum[] = {folder, (char *)"--summary"}, *wrong[] = {folder, (char *)"--actor", (char *)"nobody"};
+    int codes[4] = {qr_tap_main(1, all), 0, 0, 0};
+    printf("--\n");
+    codes[1] = qr_tap_main(5, some);
+    printf("--\n");
+    codes[2] = qr_tap_main(2, sum);
+    codes[3] = qr_tap_main(3, wrong);
+    (void)fflush(stdout);
+    assert_true(dup2(saved, 1) >= 0);
+    (void)close(saved);
+    assert_int_equal(codes[0] + codes[1] + codes[2], 0);
+    assert_int_equal(codes[3], 2);
+    FILE *file = fopen(out, "r");
+    int part = 0, lines[3] = {0}, asks = 0, summed = 0;
+    while (fgets(line, sizeof line, file)) {
+        if (strcmp(line, "--\n") == 0) {
+            part++;
+            continue;
+        }
+        lines[part]++;
+        if (part == 0 && strstr(line, "] route_release 4.0.scheduler.0 > 4.0.page_manager.0 route=")) asks++;
+        if (part == 1) assert_non_null(strstr(line, "route_released 4.0.page_manager.0 > 4.0.scheduler.0"));
+        unsigned long long count;
+        char from[32], to[32], type[32];
+        if (part == 2 && sscanf(line, "%llu %*u %*f %31s %31s %31s", &count, from, to, type) == 4 && strcmp(type, "route_release") == 0) summed = (int)count;
+    }
+    (void)fclose(file);
+    (void)unlink(out);
+    assert_int_equal(asks, 50);
+    assert_int_equal(lines[1], 50);
+    assert_int_equal(summed, 50);
+    forget();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_replays_byte_for_byte),        cmocka_unit_test(test_replay_sees_a_difference),
+        cmocka_unit_test(test_stays_within_its_bound),       cmocka_unit_test(test_truncated_and_hostile_files),
+        cmocka_unit_test(test_tap_prints_by_the_schema),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

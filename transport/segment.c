@@ -1,0 +1,85 @@
+/* segment.c - see segment.h. */
+#include "transport/segment.h"
+
+#include "base/error.h"
+#include "transport/pair.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+enum { CONFIG_BYTES_MAX = 1 << 20 };
+
+/* Reads exactly `count` bytes into fresh memory, with a NUL behind them. */
+static void *take(FILE *file, uint64_t count, int *ret_code)
+{
+    uint8_t *bytes = malloc(count + 1);
+    if (!bytes) *ret_code = -QR_E_MEMORY;
+    else if (fread(bytes, 1, count, file) != count) *ret_code = -QR_E_TRUNCATED;
+    else {
+        bytes[count] = 0;
+        return bytes;
+    }
+    free(bytes);
+    return NULL;
+}
+
+static int read_head(qr_segment_t *segment, bool with_state)
+{
+    struct stat stat;
+    if (fstat(fileno(segment->file), &stat) != 0) return -QR_E_IO;
+    qr_record_header_t *header = &segment->header;
+    if (fread(header, sizeof *header, 1, segment->file) != 1) return -QR_E_TRUNCATED;
+    if (memcmp(header->magic, QR_RECORD_MAGIC, 8) != 0) return -QR_E_FORMAT;
+    if (header->version != QR_RECORD_VERSION || header->header_bytes != sizeof *header) return -QR_E_UNSUPPORTED;
+    if (header->config_bytes > CONFIG_BYTES_MAX) return -QR_E_FORMAT;
+    header->actor[sizeof header->actor - 1] = 0;
+    int code = 0;
+    segment->config = take(segment->file, header->config_bytes, &code);
+    if (code) return code;
+    qr_record_snapshot_t *snapshot = &segment->snapshot;
+    if (fread(snapshot, sizeof *snapshot, 1, segment->file) != 1) return -QR_E_TRUNCATED;
+    if (snapshot->partner_count > QR_PAIRS_MAX) return -QR_E_FORMAT;
+    segment->partners = take(segment->file, snapshot->partner_count * sizeof *segment->partners, &code);
+    if (code) return code;
+    if (snapshot->state_bytes > (uint64_t)stat.st_size) return -QR_E_TRUNCATED;
+    if (with_state) segment->state = take(segment->file, snapshot->state_bytes, &code);
+    else if (fseek(segment->file, (long)snapshot->state_bytes, SEEK_CUR) != 0) code = -QR_E_IO;
+    if (code) return code;
+    segment->at = ftell(segment->file);
+    return segment->at < 0 ? -QR_E_IO : 0;
+}
+
+int qr_segment_open(const char *path, bool with_state, qr_segment_t *ret_segment)
+{
+    qr_segment_t segment = {.file = fopen(path, "rbe")};
+    if (!segment.file) return -QR_E_IO;
+    segment.message = malloc(QR_MESSAGE_BYTES_MAX);
+    int code = segment.message ? read_head(&segment, with_state) : -QR_E_MEMORY;
+    if (code) qr_segment_close(&segment);
+    else *ret_segment = segment;
+    return code;
+}
+
+int qr_segment_next(qr_segment_t *segment, qr_segment_entry_t *ret_entry)
+{
+    qr_segment_entry_t entry = {.message = segment->message};
+    clearerr(segment->file);
+    if (fseek(segment->file, segment->at, SEEK_SET) != 0) return -QR_E_IO;
+    if (fread(&entry.head, sizeof entry.head, 1, segment->file) != 1) return -QR_E_NOT_FOUND;
+    if (entry.head.bytes > QR_MESSAGE_BYTES_MAX || entry.head.kind < QR_ENTRY_MESSAGE || entry.head.kind > QR_ENTRY_PIECE) return -QR_E_FORMAT;
+    if (fread(segment->message, 1, entry.head.bytes, segment->file) != entry.head.bytes || fread(&entry.hash, 8, 1, segment->file) != 1)
+        return -QR_E_NOT_FOUND;
+    segment->at = ftell(segment->file);
+    *ret_entry = entry;
+    return 0;
+}
+
+void qr_segment_close(qr_segment_t *segment)
+{
+    if (segment->file) (void)fclose(segment->file);
+    free(segment->config);
+    free(segment->partners);
+    free(segment->state);
+    free(segment->message);
+    memset(segment, 0, sizeof *segment);
+}
