@@ -1,0 +1,163 @@
+/* text.c - the io actor `text`: turns texts and chats into token ids. It sits on a host thread of its own, so that a prompt of a
+ * megabyte delays nobody's tokens.
+ *
+ *     gateway -- text_encode --> text -- text_encoded | text_refused --> gateway
+ *
+ * Rules it keeps (and documents):
+ * - A text or a content is ordinary text: what looks like a control token in it is not one.
+ * - A prompt begins with the model's begin token exactly once where the model asks for one, never twice, whoever wrote it.
+ * - More ids than the context holds are refused here, with both numbers; nothing is cut.
+ * - A prompt without a single id is refused. */
+#include "actors/io/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "actors/note.h"
+#include "base/error.h"
+#include "model/tokenizer.h"
+
+/* Ids of the longest text (at least one byte each) and of what a template writes around the most messages. */
+enum { TOKENS_CAPACITY = QR_TEXT_BYTES_MAX + QR_CHAT_MESSAGES_MAX * 64, MESSAGE_BYTES = 320 };
+
+typedef struct text_actor {
+    uint64_t address, mesh, epoch;
+    uint64_t encoded, refused, tokens_total, longest;
+    uint32_t *tokens; /* [TOKENS_CAPACITY] */
+} text_actor_t;
+
+static uint64_t bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(text_actor_t);
+}
+
+static void init(void *block, const qr_given_t *given, uint64_t address)
+{
+    (void)given;
+    text_actor_t *self = block;
+    self->address = address;
+}
+
+static void done(void *block)
+{
+    text_actor_t *self = block;
+    free(self->tokens);
+    self->tokens = NULL;
+}
+
+static void on_start(text_actor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    self->mesh = message->from;
+    self->epoch = message->body.start.epoch;
+    if (!self->tokens) self->tokens = malloc((size_t)TOKENS_CAPACITY * sizeof *self->tokens);
+    qr_ready_t body = {.reason = QR_E_OK};
+    const char *why = !given->tokenizer ? "no tokenizer was made for this node" : !self->tokens ? "not enough memory" : NULL;
+    if (why) {
+        body.reason = given->tokenizer ? QR_E_MEMORY : QR_E_INVALID;
+        body.text = (qr_bytes_t){(const uint8_t *)why, strlen(why)};
+    }
+    qr_send(outbox, message->from, ready, &body);
+}
+
+/* Encodes what b asks for into self->tokens. 0 or a negative code with a sentence. */
+static int encode(text_actor_t *self, const qr_given_t *given, const qr_text_encode_t *b, size_t *ret_count, char *sentence, size_t sentence_bytes)
+{
+    const char *text = (const char *)b->text.data;
+    size_t count = 0;
+    int error;
+    if (b->kind == QR_INPUT_CHAT) {
+        uint64_t sum = 0;
+        for (uint64_t i = 0; i < b->lengths.count; i++) sum += b->lengths.data[i];
+        if (b->roles.count != b->lengths.count || b->roles.count > QR_CHAT_MESSAGES_MAX || sum != b->text.count) {
+            snprintf(sentence, sentence_bytes, "the messages do not add up");
+            return -QR_E_INVALID;
+        }
+        error = qr_tokenizer_chat(given->tokenizer, b->roles.data, b->lengths.data, b->roles.count, text, self->tokens, TOKENS_CAPACITY, &count,
+                                  sentence, sentence_bytes);
+    } else {
+        uint32_t bos;
+        if (qr_tokenizer_bos(given->tokenizer, &bos)) self->tokens[count++] = bos;
+        error = qr_tokenizer_encode(given->tokenizer, text, b->text.count, false, self->tokens, TOKENS_CAPACITY, &count);
+        if (error) snprintf(sentence, sentence_bytes, error == -QR_E_FORMAT ? "the text is not valid UTF-8" : "%s", qr_error_sentence(error));
+    }
+    if (!error) *ret_count = count;
+    return error;
+}
+
+static int check_count(const qr_given_t *given, size_t count, char *sentence, size_t sentence_bytes)
+{
+    uint32_t context = given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX;
+    if (count == 0) {
+        snprintf(sentence, sentence_bytes, "the prompt has no tokens");
+        return -QR_E_INVALID;
+    }
+    if (count > context) {
+        snprintf(sentence, sentence_bytes, "the prompt has %zu tokens, the context holds %u", count, context);
+        return -QR_E_CONTEXT;
+    }
+    return 0;
+}
+
+static void on_text_encode(text_actor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_text_encode_t *b = &message->body.text_encode;
+    char sentence[MESSAGE_BYTES] = "";
+    size_t count = 0;
+    int error = b->text.count > QR_TEXT_BYTES_MAX || !self->tokens ? -QR_E_LIMIT : encode(self, given, b, &count, sentence, sizeof sentence);
+    if (!error) error = check_count(given, count, sentence, sizeof sentence);
+    if (error) {
+        if (!sentence[0]) snprintf(sentence, sizeof sentence, "%s", qr_error_sentence(error));
+        const char *param = b->kind == QR_INPUT_CHAT ? "messages" : "prompt";
+        /* Malformed text is the caller's fault, not that of a file. */
+        uint32_t reason = error == -QR_E_FORMAT ? QR_E_INVALID : (uint32_t)-error;
+        qr_text_refused_t body = {.request_id = b->request_id, .reason = reason, .param = {(const uint8_t *)param, strlen(param)},
+                                  .text = {(const uint8_t *)sentence, strlen(sentence)}};
+        qr_send(outbox, message->from, text_refused, &body);
+        qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_refused, b->request_id, reason, b->text.count, count);
+        self->refused++;
+        return;
+    }
+    self->encoded++;
+    self->tokens_total += count;
+    self->longest = qr_max_u64(self->longest, count);
+    qr_text_encoded_t body = {.request_id = b->request_id, .tokens = {self->tokens, count}};
+    qr_send(outbox, message->from, text_encoded, &body);
+}
+
+static void handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    text_actor_t *self = block;
+    switch (message->type) {
+    case QR_MESSAGE_start: on_start(self, given, message, outbox); break;
+    case QR_MESSAGE_text_encode: on_text_encode(self, given, message, outbox); break;
+    case QR_MESSAGE_drain: /* every question is answered in its handler: nothing is ever open */
+        qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = 0}));
+        break;
+    case QR_MESSAGE_stop: qr_send(outbox, message->from, stopped, (&(qr_stopped_t){.reason = QR_E_OK})); break;
+    case QR_MESSAGE_alarm:
+    case QR_MESSAGE_link_up:
+    case QR_MESSAGE_link_down: break;
+    default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, 0, 0);
+    }
+}
+
+static void print(const void *block, const qr_given_t *given, qr_text_t *text)
+{
+    (void)given;
+    const text_actor_t *self = block;
+    qr_text_put(text, "text: encoded ");
+    qr_text_put_u64(text, self->encoded);
+    qr_text_put(text, ", refused ");
+    qr_text_put_u64(text, self->refused);
+    qr_text_put(text, ", tokens ");
+    qr_text_put_u64(text, self->tokens_total);
+    qr_text_put(text, ", longest ");
+    qr_text_put_u64(text, self->longest);
+    qr_text_put(text, "\n");
+}
+
+const qr_actor_class_t qr_text_class = {
+    .name = "text", .role = QR_ROLE_text, .max_out = 1, .owns_world = true,
+    .bytes = bytes, .init = init, .handle = handle, .print = print, .done = done,
+};
