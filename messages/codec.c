@@ -70,22 +70,12 @@ int64_t qr_codec_encode(const qr_message_t *message, uint8_t *buffer, size_t cap
 
 /* ---- the cursor ----------------------------------------------------------------------------------------------------- */
 
-enum { FORM_NUMBER = 1, FORM_BIN = 2, FORM_OTHER = 3 };
-
-/* One element of the array: a number, or where a bin lies in the frame, or something to step over. */
-typedef struct {
-    const uint8_t *bin; /* FORM_BIN */
-    uint64_t value;     /* FORM_NUMBER: the number; FORM_BIN: its bytes */
-    uint32_t form;
-    uint32_t reserved;
-} element_t;
-
 typedef struct {
     const uint8_t *at, *end;
     int error; /* 0 or the first -QR_E_*; reads go on and yield zeros */
 } cursor_t;
 
-static inline void fail(cursor_t *cursor, int code)
+static void fail(cursor_t *cursor, int code)
 {
     if (cursor->error == 0) cursor->error = -code;
     cursor->at = cursor->end;
@@ -103,104 +93,98 @@ static inline const uint8_t *take(cursor_t *cursor, uint64_t n)
     return from;
 }
 
-/* An unsigned big-endian number of 1, 2, 4 or 8 bytes. */
+/* An unsigned big-endian number of 1, 2, 4 or 8 bytes. Away from the frame's end one load serves all sizes. */
 static inline uint64_t take_big(cursor_t *cursor, unsigned bytes)
 {
-    const uint8_t *from = take(cursor, bytes);
-    uint16_t u16;
-    uint32_t u32;
-    uint64_t u64;
-    if (!from) return 0;
-    switch (bytes) {
-    case 1: return *from;
-    case 2: memcpy(&u16, from, 2); return __builtin_bswap16(u16);
-    case 4: memcpy(&u32, from, 4); return __builtin_bswap32(u32);
-    default: memcpy(&u64, from, 8); return __builtin_bswap64(u64);
+    uint64_t number = 0;
+    if (cursor->end - cursor->at >= 8) {
+        memcpy(&number, cursor->at, 8);
+        cursor->at += bytes;
+        return __builtin_bswap64(number) >> (64 - 8 * bytes);
     }
-}
-
-static inline void read_number(cursor_t *cursor, unsigned bytes, element_t *element)
-{
-    element->form = FORM_NUMBER;
-    element->value = take_big(cursor, bytes);
+    const uint8_t *from = take(cursor, bytes);
+    for (unsigned i = 0; from && i < bytes; i++) number = number << 8 | from[i];
+    return number;
 }
 
 /* msgpack's signed forms are numbers too while they are not negative; negative ones fit no field. */
-static void read_signed(cursor_t *cursor, unsigned bytes, element_t *element)
+static uint64_t read_signed(cursor_t *cursor, uint8_t tag)
 {
-    read_number(cursor, bytes, element);
-    if (element->value >> (8 * bytes - 1)) element->form = FORM_OTHER;
-}
-
-static inline void read_bin(cursor_t *cursor, unsigned length_bytes, element_t *element)
-{
-    element->form = FORM_BIN;
-    element->value = take_big(cursor, length_bytes);
-    element->bin = take(cursor, element->value);
-}
-
-static void skip(cursor_t *cursor, uint64_t bytes, element_t *element)
-{
-    element->form = FORM_OTHER;
-    (void)take(cursor, bytes);
-}
-
-/* Scalars that no field of this version has: stepped over, so that a newer schema may append them. */
-static void read_other(cursor_t *cursor, uint8_t tag, element_t *element)
-{
-    if (tag >= 0xe0) {
-        skip(cursor, 0, element); /* small negative integer */
-        return;
+    if (tag < 0xd0 || tag > 0xd3) {
+        fail(cursor, QR_E_FORMAT);
+        return 0;
     }
-    if ((tag & 0xe0) == 0xa0) {
-        skip(cursor, tag & 0x1fu, element); /* short string */
-        return;
+    unsigned bytes = 1u << (tag - 0xd0);
+    uint64_t number = take_big(cursor, bytes);
+    if (number >> (8 * bytes - 1)) fail(cursor, QR_E_FORMAT);
+    return number;
+}
+
+static inline uint64_t read_number(cursor_t *cursor)
+{
+    const uint8_t *tag = take(cursor, 1);
+    if (!tag) return 0;
+    if (*tag < 0x80) return *tag;
+    if (*tag >= 0xcc && *tag <= 0xcf) return take_big(cursor, 1u << (*tag - 0xcc));
+    return read_signed(cursor, *tag);
+}
+
+/* A bin: where its bytes lie in the frame, their count in *ret_bytes; NULL and 0 if there is none. */
+static inline const uint8_t *read_bin(cursor_t *cursor, uint64_t *ret_bytes)
+{
+    const uint8_t *tag = take(cursor, 1);
+    *ret_bytes = 0;
+    if (!tag) return NULL;
+    if (*tag < 0xc4 || *tag > 0xc6) {
+        fail(cursor, QR_E_FORMAT);
+        return NULL;
     }
+    uint64_t bytes = take_big(cursor, 1u << (*tag - 0xc4));
+    const uint8_t *from = take(cursor, bytes);
+    if (from) *ret_bytes = bytes;
+    return from;
+}
+
+/* Steps over one scalar of any form: what a newer schema may append. Containers are refused. */
+static void skip_element(cursor_t *cursor)
+{
+    const uint8_t *at = take(cursor, 1);
+    uint8_t tag = at ? *at : 0;
+    uint64_t bytes = 0;
+    if (tag < 0x80 || tag >= 0xe0) return; /* small integers */
     switch (tag) {
-    case 0xc0:
+    case 0xc0: /* nil, false, true */
     case 0xc2:
-    case 0xc3: skip(cursor, 0, element); break; /* nil, false, true */
-    case 0xc7: skip(cursor, take_big(cursor, 1) + 1, element); break; /* extensions: a type byte, then the body */
-    case 0xc8: skip(cursor, take_big(cursor, 2) + 1, element); break;
-    case 0xc9: skip(cursor, take_big(cursor, 4) + 1, element); break;
-    case 0xca: skip(cursor, 4, element); break; /* floats */
-    case 0xcb: skip(cursor, 8, element); break;
-    case 0xd0: read_signed(cursor, 1, element); break;
-    case 0xd1: read_signed(cursor, 2, element); break;
-    case 0xd2: read_signed(cursor, 4, element); break;
-    case 0xd3: read_signed(cursor, 8, element); break;
-    case 0xd4:
+    case 0xc3: break;
+    case 0xc4: /* bin */
+    case 0xc5:
+    case 0xc6: bytes = take_big(cursor, 1u << (tag - 0xc4)); break;
+    case 0xc7: /* extension: a type byte, then the body */
+    case 0xc8:
+    case 0xc9: bytes = take_big(cursor, 1u << (tag - 0xc7)) + 1; break;
+    case 0xca: /* floats */
+    case 0xcb: bytes = tag == 0xca ? 4 : 8; break;
+    case 0xcc: /* unsigned, then signed */
+    case 0xcd:
+    case 0xce:
+    case 0xcf:
+    case 0xd0:
+    case 0xd1:
+    case 0xd2:
+    case 0xd3: bytes = 1u << (tag & 3); break;
+    case 0xd4: /* extensions of fixed size */
     case 0xd5:
     case 0xd6:
     case 0xd7:
-    case 0xd8: skip(cursor, 1 + (1ull << (tag - 0xd4)), element); break;
-    case 0xd9: skip(cursor, take_big(cursor, 1), element); break; /* strings */
-    case 0xda: skip(cursor, take_big(cursor, 2), element); break;
-    case 0xdb: skip(cursor, take_big(cursor, 4), element); break;
-    default: if (!QR_MUTANT(14)) fail(cursor, QR_E_FORMAT); break; /* containers and the tag that is never used */
+    case 0xd8: bytes = 1u + (1u << (tag - 0xd4)); break;
+    case 0xd9: /* strings */
+    case 0xda:
+    case 0xdb: bytes = take_big(cursor, 1u << (tag - 0xd9)); break;
+    default:
+        if ((tag & 0xe0) == 0xa0) bytes = tag & 0x1fu;      /* short string */
+        else if (!QR_MUTANT(14)) fail(cursor, QR_E_FORMAT); /* containers, and the tag that is never used */
     }
-}
-
-static inline void read_element(cursor_t *cursor, element_t *element)
-{
-    *element = (element_t){0};
-    const uint8_t *tag = take(cursor, 1);
-    if (!tag) return;
-    if (*tag < 0x80) {
-        element->form = FORM_NUMBER;
-        element->value = *tag;
-        return;
-    }
-    switch (*tag) {
-    case 0xc4: read_bin(cursor, 1, element); break;
-    case 0xc5: read_bin(cursor, 2, element); break;
-    case 0xc6: read_bin(cursor, 4, element); break;
-    case 0xcc: read_number(cursor, 1, element); break;
-    case 0xcd: read_number(cursor, 2, element); break;
-    case 0xce: read_number(cursor, 4, element); break;
-    case 0xcf: read_number(cursor, 8, element); break;
-    default: read_other(cursor, *tag, element); break;
-    }
+    (void)take(cursor, bytes);
 }
 
 /* The outermost array's element count; it is held against the remaining bytes (an element needs one at least). */
@@ -210,8 +194,7 @@ static inline uint32_t read_array(cursor_t *cursor)
     uint64_t count = 0;
     if (!tag) return 0;
     if ((*tag & 0xf0) == 0x90) count = *tag & 0x0fu;
-    else if (*tag == 0xdc) count = take_big(cursor, 2);
-    else if (*tag == 0xdd) count = take_big(cursor, 4);
+    else if (*tag == 0xdc || *tag == 0xdd) count = take_big(cursor, *tag == 0xdc ? 2 : 4);
     else fail(cursor, QR_E_FORMAT);
     if (cursor->error) return 0;
     if (count > (uint64_t)(cursor->end - cursor->at)) fail(cursor, QR_E_TRUNCATED);
@@ -223,22 +206,18 @@ static inline uint32_t read_array(cursor_t *cursor)
 /* ---- decode --------------------------------------------------------------------------------------------------------- */
 
 /* The envelope's six elements. */
-static void read_head(cursor_t *cursor, qr_peek_t *peek)
+static inline void read_head(cursor_t *cursor, qr_peek_t *peek)
 {
-    element_t head[QR_HEAD_ELEMENTS];
     peek->elements = (uint16_t)read_array(cursor);
-    for (unsigned i = 0; i < QR_HEAD_ELEMENTS; i++) {
-        read_element(cursor, &head[i]);
-        if (head[i].form != FORM_NUMBER) fail(cursor, QR_E_FORMAT);
-    }
+    uint64_t type = read_number(cursor), version = read_number(cursor);
+    peek->from = read_number(cursor);
+    peek->to = read_number(cursor);
+    peek->epoch = read_number(cursor);
+    peek->sequence = read_number(cursor);
+    peek->type = (uint16_t)type;
     if (cursor->error) return;
-    if (head[1].value != QR_MESSAGE_VERSION) fail(cursor, QR_E_UNSUPPORTED);
-    if (head[0].value > UINT16_MAX) fail(cursor, QR_E_FORMAT);
-    peek->type = (uint16_t)head[0].value;
-    peek->from = head[2].value;
-    peek->to = head[3].value;
-    peek->epoch = head[4].value;
-    peek->sequence = head[5].value;
+    if (version != QR_MESSAGE_VERSION) fail(cursor, QR_E_UNSUPPORTED);
+    if (type > UINT16_MAX) fail(cursor, QR_E_FORMAT);
 }
 
 int qr_codec_peek(const uint8_t *bytes, size_t count, qr_peek_t *ret_peek)
@@ -252,39 +231,49 @@ int qr_codec_peek(const uint8_t *bytes, size_t count, qr_peek_t *ret_peek)
     return 0;
 }
 
-/* Whether the element can be the field. */
-static inline bool element_fits(const element_t *element, uint8_t kind)
+/* Reads a field into the body; a column is noted where it lies in the frame. Returns the arena bytes it will need. */
+static inline uint64_t read_field(cursor_t *cursor, const qr_field_t *field, void *body)
 {
-    uint32_t bytes = qr_kind_bytes(kind);
-    if (kind < QR_KIND_HASH) return element->form == FORM_NUMBER && (bytes == 8 || element->value >> (8 * bytes) == 0 || QR_MUTANT(12));
-    if (element->form != FORM_BIN) return false;
-    return kind == QR_KIND_HASH ? element->value == bytes : (element->value & (bytes - 1)) == 0 || QR_MUTANT(10);
+    uint32_t size = qr_kind_bytes(field->kind);
+    uint64_t bytes;
+    if (field->kind < QR_KIND_HASH) {
+        uint64_t number = read_number(cursor);
+        if (size < 8 && number >> (8 * size) && !QR_MUTANT(12)) fail(cursor, QR_E_FORMAT);
+        qr_number_set(body, field, number);
+        return 0;
+    }
+    const uint8_t *bin = read_bin(cursor, &bytes);
+    if (field->kind == QR_KIND_HASH) {
+        if (bytes == size) memcpy((uint8_t *)body + field->offset, bin, size);
+        else fail(cursor, QR_E_FORMAT);
+        return 0;
+    }
+    if ((bytes & (size - 1)) != 0 && !QR_MUTANT(10)) fail(cursor, QR_E_FORMAT); /* sizes are powers of two */
+    qr_column_set(body, field, bytes ? bin : NULL, bytes / size);
+    return (bytes + 7) & ~(uint64_t)7;
 }
 
-/* Puts a checked element into its field. false: the arena is full. */
-static inline bool field_fill(const element_t *element, const qr_field_t *field, qr_arena_t *arena, void *body)
+/* Moves the columns from the frame into the arena, which has room for them. */
+static inline void move_columns(const qr_schema_t *row, uint32_t fields, qr_arena_t *arena, void *body)
 {
-    if (field->kind < QR_KIND_HASH) {
-        qr_number_set(body, field, element->value);
-        return true;
+    for (uint32_t i = 0; i < fields; i++) {
+        const qr_field_t *field = &row->fields[i];
+        if (!qr_kind_is_column(field->kind)) continue;
+        qr_column_t column = qr_column_get(body, field);
+        if (column.count == 0) continue;
+        uint64_t bytes = column.count * qr_kind_bytes(field->kind);
+        void *to = qr_arena_take(arena, bytes);
+        qr_assert(to != NULL);
+        memcpy(to, column.data, bytes);
+        qr_column_set(body, field, to, column.count);
     }
-    if (field->kind == QR_KIND_HASH) {
-        memcpy((uint8_t *)body + field->offset, element->bin, sizeof(qr_hash_t));
-        return true;
-    }
-    if (element->value == 0) return true;
-    void *column = qr_arena_take(arena, element->value);
-    if (!column) return false;
-    memcpy(column, element->bin, element->value);
-    qr_column_set(body, field, column, element->value / qr_kind_bytes(field->kind));
-    return true;
 }
 
 int qr_codec_decode(const uint8_t *bytes, size_t count, qr_arena_t *arena, qr_message_t *ret_message)
 {
     cursor_t cursor = {bytes, bytes + count, 0};
-    qr_peek_t head = {0};
-    element_t elements[QR_FIELDS_MAX];
+    qr_peek_t head;
+    uint64_t body[QR_COUNT(ret_message->body.raw)], need = 0;
     if (count > QR_MESSAGE_BYTES_MAX) return -QR_E_LIMIT;
     read_head(&cursor, &head);
     if (cursor.error) return cursor.error;
@@ -292,26 +281,22 @@ int qr_codec_decode(const uint8_t *bytes, size_t count, qr_arena_t *arena, qr_me
     if (!row) return -QR_E_UNSUPPORTED;
     uint32_t given = head.elements - (uint32_t)QR_HEAD_ELEMENTS, known = qr_min_u32(given, row->field_count);
     if (given < row->required_count) return -QR_E_FORMAT;
-    for (uint32_t i = 0; i < given; i++) {
-        read_element(&cursor, &elements[i]);
-        if (i < known && !element_fits(&elements[i], row->fields[i].kind)) fail(&cursor, QR_E_FORMAT);
-    }
+    memset(body, 0, row->bytes);
+    for (uint32_t i = 0; i < known; i++) need += read_field(&cursor, &row->fields[i], body);
+    for (uint32_t i = known; i < given; i++) skip_element(&cursor);
     if (cursor.error) return cursor.error;
     if (cursor.at != cursor.end && !QR_MUTANT(13)) return -QR_E_FORMAT;
-
-    /* Columns first: the arena is the only thing that can still refuse, and then nothing must have been written. */
-    uint64_t need = 0;
-    for (uint32_t i = 0; i < known; i++) need += qr_kind_is_column(row->fields[i].kind) ? qr_round_up(elements[i].value, 8) : 0;
     if (need > arena->capacity - arena->used) return -QR_E_MEMORY;
+
+    /* From here on nothing can fail. */
+    if (row->column_count) move_columns(row, known, arena, body);
     memset(ret_message, 0, offsetof(qr_message_t, body));
-    memset(&ret_message->body, 0, row->bytes);
     ret_message->type = head.type;
     ret_message->version = QR_MESSAGE_VERSION;
     ret_message->from = head.from;
     ret_message->to = head.to;
     ret_message->epoch = head.epoch;
     ret_message->sequence = head.sequence;
-    for (uint32_t i = 0; i < known; i++)
-        if (!field_fill(&elements[i], &row->fields[i], arena, &ret_message->body)) qr_unreachable("the arena was measured");
+    memcpy(&ret_message->body, body, row->bytes);
     return 0;
 }
