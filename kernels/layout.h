@@ -1,7 +1,8 @@
 /* layout.h - how the cpu device lays out weights and activations. One layout for every instruction set.
  *
  * Y1. A weight is cut into groups of 16 rows. A group holds its quants, block after block, then its scales, block after block:
- *     quants [blocks][quant bytes], scales [blocks][scale bytes]; a block is 32 columns. Quants stay 64-byte aligned.
+ *     quants [blocks][quant bytes], scales [blocks][scale bytes]; a block is 32 columns. Groups are padded
+ *     to 64 bytes, so that quants lie on cache lines.
  *       F32   quants f32[32][16]                                        no scales
  *       F16   quants f16[32][16]                                        no scales
  *       Q8_0  quants u8[8][16][4]: w + 128, columns 4j..4j+3            scales f16[16]
@@ -52,7 +53,7 @@ static inline uint32_t qr_scale_bytes(uint32_t format)
 /* Bytes of one group of 16 rows, and of a whole packed weight. columns: a multiple of 32. */
 static inline uint64_t qr_group_bytes(uint32_t format, uint32_t columns)
 {
-    return (uint64_t)(qr_quant_bytes(format) + qr_scale_bytes(format)) * (columns / QR_BLOCK);
+    return qr_round_up((uint64_t)(qr_quant_bytes(format) + qr_scale_bytes(format)) * (columns / QR_BLOCK), 64);
 }
 
 static inline uint64_t qr_packed_bytes(uint32_t format, uint64_t rows, uint32_t columns)

@@ -1,0 +1,15 @@
+/* unroll.h - full unrolling of short constant loops, in each compiler's own words: with the other's words the tiles stay in memory
+ * and run at a quarter of their rate (the rate rows of tests/bench/kernels.c guard it). */
+#ifndef QR_UNROLL_H
+#define QR_UNROLL_H
+
+#if defined(__clang__)
+#define QR_UNROLL _Pragma("clang loop unroll(full)")
+#define QR_ROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define QR_UNROLL _Pragma("GCC unroll 32")
+#define QR_ROLLED _Pragma("GCC unroll 1")
+#endif
+#define QR_INLINE static inline __attribute__((always_inline))
+
+#endif
