@@ -3,8 +3,9 @@
  * C1. Bytes are checked before they size or index anything. The cursor walks the head once; every length is held against what
  *     remains, the element count against the schema and QR_MESSAGE_ELEMENTS_MAX; containers inside the array are refused.
  * C2. Nothing is allocated: packing goes through msgpack-c into the caller's buffer, unpacking into the caller's arena. The
- *     cursor serves alone (msgpack-c behind it, into a cleared zone, costs as much again and finds nothing more); msgpack-c is
- *     its judge in tests/unit/codec_test.c and tests/fuzz/codec.c: same bytes, same values, same refusals.
+ *     cursor serves alone: msgpack-c behind it, into a cleared zone, would cost more than cursor, copies and encoding together
+ *     (tests/bench/codec.c prints both) and find nothing more. It is the judge in tests/unit/codec_test.c and tests/fuzz/codec.c:
+ *     same bytes, same values, same refusals.
  * C3. Encoding is canonical: shortest integers, trailing optional fields that are zero or empty left out.
  * C4. Columns of a decoded message lie 8-byte aligned in the arena and never point into the frame. */
 #ifndef QR_CODEC_H

@@ -13,7 +13,9 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static void assert_digest(const uint8_t digest[32], const char *hex)
@@ -92,6 +94,70 @@ static void test_chain_vectors(void **state)
     assert_digest(other, "e28ac345bcda1e65fa7be19685c05a89f22bc73ef2d233cfffb268ee6755af8a");
     qr_chain_scope(NULL, 0, NULL, 0, other);
     assert_digest(other, "af5570f5a1810b7af78caf4bc70a660f0df51e42baf91d4de5b2328de0e83dfc");
+}
+
+/* The second chunk's hash of tokens 0..15 in chunks of 8, no salts. */
+static void chain_of_sixteen(uint8_t ret_node[32])
+{
+    uint8_t fingerprint[32], root[32], first[32];
+    uint32_t tokens[16];
+    for (unsigned i = 0; i < 32; i++) fingerprint[i] = (uint8_t)i;
+    for (uint32_t i = 0; i < 16; i++) tokens[i] = i;
+    qr_chain_root(fingerprint, NULL, 0, NULL, 0, root);
+    qr_chain_node(root, tokens, 8, first);
+    qr_chain_node(first, tokens + 8, 8, ret_node);
+}
+
+static const char sixteen_golden[] = "b084c72332dff2dcc5791acd9dd8fd404833ad6b3034d38a83e5df27aa463251"; /* hashlib, as above */
+
+/* Token ids that differ by 256 or 65,536 only have different chains: every id enters with 4 bytes. */
+static void test_PI_01(void **state)
+{
+    (void)state;
+    static const char *const golden[] = {"fe8794b4d7fdd429d12a6bc3c803c3874b994853183d2ad240ae357aa4f38e0c",
+                                         "91696a26129a75d346c5a1b2f1e070e6385e440ba0f065efbd93d151b97864ff",
+                                         "9f16a953c2357809ba4ee07d08a4112499ddaa40d27b10ddedb783613230b5ab"};
+    static const uint32_t firsts[] = {65, 65 + 256, 65 + 65536};
+    uint8_t fingerprint[32], root[32], node[32];
+    for (unsigned i = 0; i < 32; i++) fingerprint[i] = (uint8_t)i;
+    qr_chain_root(fingerprint, NULL, 0, NULL, 0, root);
+    for (size_t i = 0; i < QR_COUNT(firsts); i++) {
+        uint32_t tokens[4] = {firsts[i], firsts[i] + 1, firsts[i] + 2, firsts[i] + 3};
+        qr_chain_node(root, tokens, 4, node);
+        assert_digest(node, golden[i]);
+    }
+}
+
+/* The same in other processes, with another environment, as the first and as the thousandth hash. */
+static void test_PI_04(void **state)
+{
+    (void)state;
+    static const char *const environments[] = {"", "LANG=tr_TR.UTF-8 LC_ALL=tr_TR.UTF-8 ", "TZ=Asia/Kathmandu ", "PYTHONHASHSEED=1 ",
+                                               "PYTHONHASHSEED=2 "};
+    uint8_t node[32];
+    for (int i = 0; i < 1000; i++) chain_of_sixteen(node);
+    assert_digest(node, sixteen_golden);
+    char self[400] = {0};
+    assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    for (size_t i = 0; i < QR_COUNT(environments); i++) {
+        char command[600], hex[80] = {0};
+        snprintf(command, sizeof command, "%s'%s' chain", environments[i], self);
+        FILE *child = popen(command, "r");
+        assert_non_null(child);
+        assert_non_null(fgets(hex, sizeof hex, child));
+        assert_int_equal(pclose(child), 0);
+        hex[strcspn(hex, "\n")] = 0;
+        assert_string_equal(hex, sixteen_golden);
+    }
+}
+
+static int print_chain(void)
+{
+    uint8_t node[32];
+    chain_of_sixteen(node);
+    for (int i = 0; i < 32; i++) printf("%02x", node[i]);
+    printf("\n");
+    return 0;
 }
 
 /* Random123, kat_vectors, philox4x32 10. */
@@ -236,12 +302,21 @@ static void test_text(void **state)
     assert_string_equal(qr_error_sentence(QR_E_COUNT), "unknown error code");
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
+    if (count > 1 && strcmp(arguments[1], "chain") == 0) return print_chain();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sha256_published), cmocka_unit_test(test_sha256_lengths), cmocka_unit_test(test_chain_vectors),
-        cmocka_unit_test(test_philox_published), cmocka_unit_test(test_prng_published), cmocka_unit_test(test_map_model),
-        cmocka_unit_test(test_map_copy),         cmocka_unit_test(test_arena),          cmocka_unit_test(test_text),
+        cmocka_unit_test(test_sha256_published),
+        cmocka_unit_test(test_sha256_lengths),
+        cmocka_unit_test(test_chain_vectors),
+        cmocka_unit_test(test_PI_01),
+        cmocka_unit_test(test_PI_04),
+        cmocka_unit_test(test_philox_published),
+        cmocka_unit_test(test_prng_published),
+        cmocka_unit_test(test_map_model),
+        cmocka_unit_test(test_map_copy),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
