@@ -309,18 +309,20 @@ static void write_block(writer_t *writer, const uint8_t *bytes, size_t count)
     make_room(writer, 0);
 }
 
+/* The close frame comes from another sender than the blocks, so it may overtake them: after it, what is there is still written. */
 static void serve(writer_t *writer)
 {
     zmq_msg_t frame;
     zmq_msg_init(&frame);
+    bool closing = false;
     for (;;) {
-        if (zmq_msg_recv(&frame, writer->port.inbox, 0) < 0) {
+        if (zmq_msg_recv(&frame, writer->port.inbox, closing ? ZMQ_DONTWAIT : 0) < 0) {
             if (zmq_errno() == EINTR) continue;
             break;
         }
         QR_TAKE_OVER(&writer->port.directory->marks[writer->port.index]);
-        if (zmq_msg_size(&frame) == 0) break;
-        write_block(writer, zmq_msg_data(&frame), zmq_msg_size(&frame));
+        if (zmq_msg_size(&frame) == 0) closing = true;
+        else write_block(writer, zmq_msg_data(&frame), zmq_msg_size(&frame));
     }
     zmq_msg_close(&frame);
 }

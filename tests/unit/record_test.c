@@ -16,8 +16,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-/* A toy scheduler asks a toy page manager; both pure; a prompt ends the run by an alarm. */
+/* A toy scheduler asks a toy page manager; both pure; the prompt idles. */
 static uint64_t rounds;
+static atomic_bool finished; /* outside the state: only tells the test to end the run */
 
 static void scheduler_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
 {
@@ -29,6 +30,7 @@ static void scheduler_handle(void *self, const qr_given_t *given, const qr_messa
         toy->answered++;
         toy->open_probes--;
     }
+    if (toy->answered == rounds) atomic_store(&finished, true);
     if (toy->answered % 100 == 50) qr_outbox_alarm(outbox, m->now_us + 10);
     while (toy->open_probes < 8 && toy->sent < rounds) {
         toy->open_probes++;
@@ -58,7 +60,7 @@ static void prompt_handle(void *self, const qr_given_t *given, const qr_message_
     toy_t *toy = self;
     (void)given;
     if (toy_life(toy, m, outbox) && m->type != QR_MESSAGE_start) return;
-    if (m->type == QR_MESSAGE_start) qr_outbox_alarm(outbox, m->now_us + 300000);
+    if (m->type == QR_MESSAGE_start) qr_outbox_alarm(outbox, m->now_us + 60000000);
     else qr_send(outbox, qr_address(qr_address_node(toy->address), 0, QR_ROLE_mesh, 0), node_stop, (&(qr_node_stop_t){0}));
 }
 
@@ -104,6 +106,7 @@ static void record(uint64_t count, uint64_t bytes)
     (void)snprintf(folder, sizeof folder, "/tmp/qr-record-XXXXXX");
     assert_non_null(mkdtemp(folder));
     rounds = count;
+    atomic_store(&finished, false);
     given = toy_given();
     (void)snprintf(given->params.record, sizeof given->params.record, "%s", folder);
     given->params.record_bytes = bytes;
@@ -111,6 +114,8 @@ static void record(uint64_t count, uint64_t bytes)
     qr_mesh_config_t config = {.topology = &topology, .classes = toys, .class_count = 3, .given = given, .log_level = QR_LEVEL_WARN};
     qr_mesh_t *mesh = NULL;
     if (qr_mesh_new(&config, &mesh, &error) != 0) fail_msg("%s", words);
+    for (int i = 0; i < 30000 && !atomic_load(&finished); i++) usleep(1000);
+    qr_mesh_end(mesh);
     assert_int_equal(qr_mesh_run(mesh), 0);
     const toy_t *scheduler = qr_mesh_state(mesh, qr_address(4, 0, QR_ROLE_scheduler, 0));
     assert_int_equal(scheduler->answered, count);
