@@ -4,45 +4,11 @@
 
 #include "base/error.h"
 #include "base/mutant.h"
+#include "base/utf8.h"
 
 static const uint8_t replacement[3] = { 0xef, 0xbf, 0xbd }; /* U+FFFD */
 
 /* ---- characters --------------------------------------------------------------------------------------------------- */
-
-/* Bytes of the character that begins with `first`; 0 when none begins so. */
-static uint32_t character_bytes(uint8_t first)
-{
-    if (first < 0x80) return 1;
-    if (first < 0xc2) return 0;
-    if (first < 0xe0) return 2;
-    if (first < 0xf0) return 3;
-    return first < 0xf5 ? 4 : 0;
-}
-
-/* Whether `byte` may stand at place `at` (1..3) of the character that begins with `first` (Unicode 15, table 3-7). */
-static bool follows(uint8_t first, uint32_t at, uint8_t byte)
-{
-    uint8_t least = 0x80, most = 0xbf;
-    if (at == 1) {
-        if (first == 0xe0) least = 0xa0;
-        if (first == 0xed) most = 0x9f;
-        if (first == 0xf0) least = 0x90;
-        if (first == 0xf4) most = 0x8f;
-    }
-    return byte >= least && byte <= most;
-}
-
-bool qr_utf8_valid(const uint8_t *bytes, uint64_t count)
-{
-    for (uint64_t i = 0; i < count;) {
-        uint32_t need = character_bytes(bytes[i]);
-        if (need == 0 || need > count - i) return false;
-        for (uint32_t k = 1; k < need; k++)
-            if (!follows(bytes[i], k, bytes[i + k])) return false;
-        i += need;
-    }
-    return true;
-}
 
 /* ---- stop strings -------------------------------------------------------------------------------------------------- */
 
@@ -136,9 +102,9 @@ static uint64_t put_byte(qr_detokenize_t *state, uint8_t byte, uint8_t *out)
 {
     uint64_t given = 0;
     if (state->pending_count) {
-        if (follows(state->pending[0], state->pending_count, byte)) {
+        if (qr_utf8_follows(state->pending[0], state->pending_count, byte)) {
             state->pending[state->pending_count++] = byte;
-            if (state->pending_count < character_bytes(state->pending[0])) return 0;
+            if (state->pending_count < qr_utf8_bytes(state->pending[0])) return 0;
             given = put_character(state, state->pending, state->pending_count, out);
             state->pending_count = 0;
             return given;
@@ -146,7 +112,7 @@ static uint64_t put_byte(qr_detokenize_t *state, uint8_t byte, uint8_t *out)
         state->pending_count = 0;
         given = put_character(state, replacement, 3, out);
     }
-    uint32_t need = character_bytes(byte);
+    uint32_t need = qr_utf8_bytes(byte);
     if (need == 0) return given + put_character(state, replacement, 3, out + given);
     if (need == 1) return given + put_character(state, &byte, 1, out + given);
     state->pending[0] = byte;

@@ -12,6 +12,7 @@
 #define QR_DETOKENIZE_H
 
 #include "actors/given.h"
+#include "base/utf8.h"
 
 enum { QR_DETOKENIZE_HELD_MAX = QR_STOP_BYTES_MAX + 8 };
 
@@ -42,9 +43,6 @@ uint64_t qr_detokenize_token(qr_detokenize_t *state, const qr_vocabulary_t *voca
 /* The text ends here: writes what was held back to out[capacity], capacity >= QR_DETOKENIZE_ROOM(0). Returns the bytes written. A second
  * call writes nothing. */
 uint64_t qr_detokenize_finish(qr_detokenize_t *state, uint8_t *out, uint64_t capacity);
-
-/* Whether bytes[count] is valid UTF-8 as a whole. */
-bool qr_utf8_valid(const uint8_t *bytes, uint64_t count);
 
 /* Bytes of a token's text; 0 for specials and ids outside. */
 uint32_t qr_detokenize_bytes(const qr_vocabulary_t *vocabulary, uint32_t token);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "model/refuse.h"
 
 struct qr_gguf {
@@ -130,27 +131,6 @@ static int take_string(qr_gguf_t *file, const char *what, uint64_t *ret_at, uint
     return 0;
 }
 
-/* Well-formed UTF-8 without NUL, overlong forms and surrogates (RFC 3629). */
-static bool utf8_valid(const uint8_t *s, uint64_t count)
-{
-    for (uint64_t i = 0; i < count;) {
-        uint8_t lead = s[i];
-        if (lead == 0) return false;
-        if (lead < 0x80) {
-            i++;
-            continue;
-        }
-        uint32_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-        if (lead < 0xc2 || lead > 0xf4 || count - i <= more) return false;
-        uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80, high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-        if (s[i + 1] < low || s[i + 1] > high) return false;
-        for (uint32_t k = 2; k <= more; k++)
-            if ((s[i + k] & 0xc0) != 0x80) return false;
-        i += more + 1;
-    }
-    return true;
-}
-
 /* A key or a tensor's name: not empty, bounded, UTF-8 without NUL. */
 static int take_name(qr_gguf_t *file, const char *what, uint64_t most, uint64_t *ret_at, qr_gguf_string_t *ret_name)
 {
@@ -161,7 +141,7 @@ static int take_name(qr_gguf_t *file, const char *what, uint64_t most, uint64_t 
         return REFUSE(file, QR_E_FORMAT, "%s at byte %llu has %llu bytes; 1 to %llu are supported", what, (unsigned long long)start,
                       (unsigned long long)bytes, (unsigned long long)most);
     *ret_name = (qr_gguf_string_t){(const char *)file->head + *ret_at, bytes};
-    if (!utf8_valid(file->head + *ret_at, bytes))
+    if (memchr(file->head + *ret_at, 0, bytes) || !qr_utf8_valid(file->head + *ret_at, bytes))
         return REFUSE(file, QR_E_FORMAT, "%s %s is not UTF-8 without NUL", what, qr_shown(*ret_name).text);
     return 0;
 }

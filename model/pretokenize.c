@@ -105,38 +105,6 @@ uint32_t qr_utf8_write(uint32_t code, uint8_t *to)
     return 4;
 }
 
-/* Bytes of the well-formed sequence at t, 0 if there is none in the `room` bytes. */
-static size_t sequence_bytes(const uint8_t *t, size_t room)
-{
-    if (t[0] < 0x80) return 1;
-    if (t[0] < 0xC2 || t[0] > 0xF4) return 0;
-    size_t bytes = t[0] < 0xE0 ? 2 : t[0] < 0xF0 ? 3 : 4;
-    if (bytes > room) return 0;
-    for (size_t i = 1; i < bytes; i++)
-        if ((t[i] & 0xC0) != 0x80) return 0;
-    if (t[0] == 0xE0 && t[1] < 0xA0) return 0; /* over-long */
-    if (t[0] == 0xED && t[1] > 0x9F) return 0; /* surrogate */
-    if (t[0] == 0xF0 && t[1] < 0x90) return 0; /* over-long */
-    if (t[0] == 0xF4 && t[1] > 0x8F) return 0; /* above U+10FFFF */
-    return bytes;
-}
-
-bool qr_utf8_valid(const void *bytes, size_t count)
-{
-    const uint8_t *t = bytes;
-    for (size_t i = 0; i < count;) {
-        uint64_t eight;
-        if (i + 8 <= count && (memcpy(&eight, t + i, 8), !(eight & 0x8080808080808080u))) {
-            i += 8;
-            continue;
-        }
-        size_t step = sequence_bytes(t + i, count - i);
-        if (!step) return false;
-        i += step;
-    }
-    return true;
-}
-
 static void mark_blocks(qr_pretokenizer_t *p, const struct range *from, size_t count)
 {
     for (size_t i = 0; i < count; i++)

@@ -6,7 +6,7 @@
 #ifndef QR_PRETOKENIZE_H
 #define QR_PRETOKENIZE_H
 
-#include "base/base.h"
+#include "base/utf8.h"
 
 typedef struct qr_pretokenizer qr_pretokenizer_t;
 
@@ -19,9 +19,6 @@ bool qr_pretokenizer_whole_pieces(const qr_pretokenizer_t *pretokenizer);
 int qr_pretokenizer_start(qr_pretokenizer_t *pretokenizer, const char *text, size_t bytes);
 /* End of the piece that begins at byte `at` < bytes. */
 size_t qr_pretokenizer_next(qr_pretokenizer_t *pretokenizer, size_t at);
-
-/* Whether bytes are well-formed UTF-8 (RFC 3629: no surrogates, no over-long forms, nothing above U+10FFFF). */
-bool qr_utf8_valid(const void *bytes, size_t count);
 /* Code point that starts at text (valid UTF-8) and its bytes. */
 uint32_t qr_utf8_read(const uint8_t *text, uint32_t *ret_bytes);
 /* Writes a code point, returns its bytes (1-4). */

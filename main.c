@@ -1,0 +1,554 @@
+/* main.c - the `quire` program: a table of subcommands. Each reads its options by the one table of base/params.def, makes what
+ * actors are given (model, device, decoder, tokenizer) and hands the rest to the room that does the work. */
+#include "actors/gateway.h"
+#include "actors/heartbeat.h"
+#include "actors/io/bench.h"
+#include "actors/io/executor.h"
+#include "actors/io/generate.h"
+#include "actors/io/http.h"
+#include "actors/io/prompt.h"
+#include "actors/io/text.h"
+#include "actors/page_manager.h"
+#include "actors/router.h"
+#include "actors/scheduler.h"
+#include "actors/worker.h"
+#include "base/error.h"
+#include "model/decoder.h"
+#include "model/doctor.h"
+#include "model/oracle.h"
+#include "model/tokenizer.h"
+#include "transport/mesh.h"
+#include "transport/tap.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { EXIT_USAGE = 2 };
+
+/* ---- what every actor is given ------------------------------------------------------------------------------------- */
+
+typedef struct boot {
+    qr_given_t given;
+    qr_topology_t *topology; /* NULL: the built-in default */
+    const char *node;
+    qr_device_t *device;
+    uint64_t load_us;
+    bool computes; /* this node has an executor */
+} boot_t;
+
+static uint64_t clock_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+static int fail(const char *what, const char *why)
+{
+    fprintf(stderr, "quire: %s%s%s\n", what, why && *why ? ": " : "", why ? why : "");
+    return EXIT_USAGE;
+}
+static void show_progress(void *context, uint64_t done, uint64_t total)
+{
+    uint64_t *last = context, percent = total ? done * 100 / total : 100;
+    if (percent == *last) return;
+    *last = percent;
+    fprintf(stderr, "\rloading weights %3u %% of %llu MB%s", (unsigned)percent, (unsigned long long)(total / 1000000u), done >= total ? "\n" : "");
+}
+static bool node_has(const boot_t *boot, uint8_t role)
+{
+    if (!boot->topology) return true;
+    qr_text_t error;
+    char buffer[8];
+    qr_text_init(&error, buffer, sizeof buffer);
+    int at = qr_topology_node_find(boot->topology, boot->node, &error);
+    if (at < 0) return false;
+    const qr_topology_node_t *node = &boot->topology->nodes[at];
+    for (uint32_t i = 0; i < node->actor_count; i++)
+        if (node->actors[i].role == role) return true;
+    return false;
+}
+static int boot_topology(boot_t *boot)
+{
+    const qr_params_t *p = &boot->given.params;
+    boot->node = p->node;
+    if (!p->topology[0]) return 0;
+    char buffer[512];
+    qr_text_t error;
+    qr_text_init(&error, buffer, sizeof buffer);
+    boot->topology = calloc(1, sizeof *boot->topology);
+    if (!boot->topology) return fail("not enough memory", NULL);
+    if (qr_topology_read(p->topology, boot->topology, &error)) return fail(p->topology, buffer);
+    if (qr_topology_node_find(boot->topology, boot->node, &error) < 0) return fail(p->topology, buffer);
+    return 0;
+}
+static uint32_t threads_of(const qr_params_t *p)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return p->threads ? (uint32_t)p->threads : (uint32_t)(cores > 0 ? cores : 1);
+}
+static int boot_decoder(boot_t *boot, qr_model_t *model, uint32_t context_tokens)
+{
+    const qr_params_t *p = &boot->given.params;
+    char message[512];
+    qr_device_config_t device = {.kind = (uint32_t)p->device, .isa = (uint32_t)p->isa, .threads = threads_of(p)};
+    if (qr_device_new(&device, &boot->device, message, sizeof message)) return fail("device", message);
+    uint64_t last = UINT64_MAX;
+    if (qr_model_load(model, boot->device, isatty(2) ? show_progress : NULL, &last, message, sizeof message)) return fail("model", message);
+    qr_decoder_config_t config = {.page_tokens = (uint32_t)p->page_tokens,
+                                  .rows_max = (uint32_t)qr_min_u64(QR_BATCH_ROWS_MAX, p->prefill_tile + p->max_lanes),
+                                  .lanes_max = (uint32_t)p->max_lanes,
+                                  .context_tokens = context_tokens,
+                                  .poison = p->poison != 0};
+    for (uint32_t g = 0; g < QR_GROUPS_MAX; g++) config.pages[g] = (uint32_t)p->pages;
+    if (qr_decoder_new(model, &config, &boot->given.decoder, message, sizeof message)) return fail("decoder", message);
+    boot->given.layout = *qr_decoder_layout(boot->given.decoder);
+    return 0;
+}
+/* Opens the model and, where this node computes, its weights and pools. 0 or the exit status. */
+static int boot_model(boot_t *boot)
+{
+    qr_params_t *p = &boot->given.params;
+    uint64_t begin = clock_us();
+    char message[512];
+    if (!p->model[0]) return fail("no model given", "add --model FILE.gguf (examples/get-model.sh smollm2 downloads one)");
+    if (p->page_tokens != 8 && p->page_tokens != 16 && p->page_tokens != 32 && p->page_tokens % 64 != 0)
+        return fail("--page-tokens", "must be 8, 16, 32, 64 or a multiple of 64");
+    qr_model_t *model;
+    if (qr_model_open(p->model, &model, message, sizeof message)) return fail(message, NULL);
+    boot->given.model = model;
+    boot->computes = node_has(boot, QR_ROLE_executor);
+    uint32_t context_tokens = p->context ? (uint32_t)qr_min_u64(p->context, model->arch.context) : qr_min_u32(model->arch.context, QR_CONTEXT_MAX);
+    if (p->context > model->arch.context) fprintf(stderr, "quire: --context %llu is more than the model's %u; using %u\n", (unsigned long long)p->context, model->arch.context, context_tokens);
+    boot->given.layout = model->layout;
+    if (boot->computes) {
+        int status = boot_decoder(boot, model, context_tokens);
+        if (status) return status;
+    }
+    boot->given.layout.page_tokens = (uint32_t)p->page_tokens;
+    boot->given.layout.chunk_tokens = (uint32_t)p->chunk_tokens;
+    boot->given.layout.context_tokens = context_tokens;
+    boot->given.vocabulary = model->vocabulary;
+    if (qr_tokenizer_new(model, &boot->given.tokenizer, message, sizeof message)) return fail("tokenizer", message);
+    boot->load_us = clock_us() - begin;
+    return 0;
+}
+static void boot_done(boot_t *boot)
+{
+    qr_tokenizer_destroy(&boot->given.tokenizer);
+    qr_decoder_destroy(&boot->given.decoder);
+    qr_model_destroy(&boot->given.model);
+    qr_device_destroy(&boot->device);
+    free(boot->topology);
+    boot->topology = NULL;
+}
+
+static const qr_actor_class_t *const serve_classes[] = {&qr_http_class,   &qr_text_class,         &qr_gateway_class,  &qr_router_class,   &qr_worker_class,
+                                                        &qr_scheduler_class, &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class};
+static const qr_actor_class_t *const prompt_classes[] = {&qr_prompt_class,   &qr_text_class,         &qr_gateway_class,  &qr_router_class,   &qr_worker_class,
+                                                         &qr_scheduler_class, &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class};
+
+/* Boots every actor of this node, waits for the end and stops them. `prompt`: generate and bench instead of http. */
+static int mesh_run(boot_t *boot, bool prompt, uint32_t log_level, const char *ready)
+{
+    char buffer[1024];
+    qr_text_t error;
+    qr_text_init(&error, buffer, sizeof buffer);
+    qr_mesh_config_t config = {.topology = boot->topology,
+                               .node = boot->node,
+                               .classes = prompt ? prompt_classes : serve_classes,
+                               .class_count = QR_COUNT(serve_classes),
+                               .given = &boot->given,
+                               .signals = true,
+                               .scramble = boot->given.params.scramble != 0,
+                               .check = boot->given.params.scramble != 0,
+                               .log_level = log_level};
+    qr_mesh_t *mesh;
+    int status = qr_mesh_new(&config, &mesh, &error);
+    if (status == -QR_E_CANCELLED) return 130;
+    if (status) return fail(buffer, NULL);
+    if (ready) fprintf(stderr, "%s\n", ready);
+    status = qr_mesh_run(mesh);
+    qr_mesh_destroy(&mesh);
+    return status ? 1 : 0;
+}
+
+/* ---- options --------------------------------------------------------------------------------------------------------- */
+
+static void print_usage(const char *subcommand, uint32_t audience, const char *extra)
+{
+    static char buffer[32768];
+    qr_text_t text;
+    qr_text_init(&text, buffer, sizeof buffer);
+    qr_params_help(audience, &text);
+    printf("usage: quire %s [options]\n%s%s", subcommand, extra ? extra : "", buffer);
+}
+/* Reads `--name value`, `--name=value`. own: called first for options of one subcommand; returns how many words it took, 0 = not
+ * its own, -1 = bad. 0, -1 for --help, or the exit status. */
+typedef int (*own_option_fn)(void *context, int words, char **word);
+static int options_read(int count, char **word, uint32_t audience, qr_params_t *params, own_option_fn own, void *context)
+{
+    for (int i = 0; i < count;) {
+        if (!strcmp(word[i], "--help") || !strcmp(word[i], "-h")) return -1;
+        int took = own ? own(context, count - i, word + i) : 0;
+        if (took < 0) return EXIT_USAGE;
+        if (took) {
+            i += took;
+            continue;
+        }
+        if (strncmp(word[i], "--", 2)) return fail("unexpected argument", word[i]);
+        char name[64], message[512];
+        const char *equal = strchr(word[i], '=');
+        size_t length = equal ? (size_t)(equal - word[i]) - 2 : strlen(word[i]) - 2;
+        if (length >= sizeof name) return fail("unknown option", word[i]);
+        memcpy(name, word[i] + 2, length);
+        name[length] = 0;
+        if (!equal && i + 1 >= count) {
+            snprintf(message, sizeof message, "%s needs a value", word[i]);
+            if (qr_params_set(params, name, "", audience, message, sizeof message) == -QR_E_NOT_FOUND) return fail(message, NULL);
+            snprintf(message, sizeof message, "%s needs a value", word[i]);
+            return fail(message, NULL);
+        }
+        if (qr_params_set(params, name, equal ? equal + 1 : word[i + 1], audience, message, sizeof message)) return fail(message, NULL);
+        i += equal ? 1 : 2;
+    }
+    return 0;
+}
+
+/* ---- serve, node ----------------------------------------------------------------------------------------------------- */
+
+static int serve_as(const char *name, uint32_t audience, int count, char **word)
+{
+    static boot_t boot;
+    qr_params_init(&boot.given.params);
+    int status = options_read(count, word, audience, &boot.given.params, NULL, NULL);
+    if (status == -1) return print_usage(name, audience, NULL), 0;
+    if (!status) status = boot_topology(&boot);
+    if (!status) status = boot_model(&boot);
+    if (!status) {
+        static char settings[8192], ready[1024];
+        qr_text_t text;
+        qr_text_init(&text, settings, sizeof settings);
+        qr_params_print(&boot.given.params, audience, &text);
+        fprintf(stderr, "%s", settings);
+        snprintf(ready, sizeof ready, "ready: %s on %s%s%s (loaded in %.1f s)", boot.given.model->name,
+                 boot.device ? qr_device_name(boot.device) : "other nodes", node_has(&boot, QR_ROLE_http) ? ", http://" : "",
+                 node_has(&boot, QR_ROLE_http) ? boot.given.params.listen : "", (double)boot.load_us / 1e6);
+        status = mesh_run(&boot, false, QR_LEVEL_WARN, ready);
+    }
+    boot_done(&boot);
+    return status;
+}
+static int serve_main(int count, char **word) { return serve_as("serve --model FILE", QR_AUDIENCE_SERVE, count, word); }
+static int node_main(int count, char **word) { return serve_as("node --topology FILE --node NAME --model FILE", QR_AUDIENCE_NODE, count, word); }
+
+/* ---- generate, bench --------------------------------------------------------------------------------------------------- */
+
+typedef struct generate_options {
+    qr_prompt_ask_t ask;
+    char *text;
+    uint32_t *tokens;
+    const char *stops[QR_STOPS_MAX];
+    bool json, contiguous;
+} generate_options_t;
+
+static const char generate_help[] =
+    "  --prompt TEXT | --prompt-file FILE | --tokens 1,2,3   what to continue (one of them)\n"
+    "  --chat              the prompt is a user's message, rendered by the model's chat template\n"
+    "  --max-tokens N      most tokens to draw (default: what the context holds, at most 1024)\n"
+    "  --temperature T     0: the most likely token each time (default 0)\n"
+    "  --top-p P  --top-k K  --min-p P  --seed S  --stop TEXT  --ignore-eos  as in the API\n"
+    "  --contiguous        use the independent contiguous decoder instead of pages (slow; greedy only)\n"
+    "  --json              one JSON object: text, prompt_tokens, completion_tokens, finish_reason, cached_tokens, timings\n";
+
+static int read_number(const char *option, const char *word, double least, double most, double *ret_value)
+{
+    char *end;
+    errno = 0;
+    double value = strtod(word, &end);
+    if (!*word || *end || errno || !(value >= least && value <= most)) {
+        fprintf(stderr, "quire: %s: '%.60s' is not a number from %g to %g\n", option, word, least, most);
+        return -1;
+    }
+    *ret_value = value;
+    return 0;
+}
+/* Whole 64-bit numbers do not fit a double. */
+static int read_seed(const char *word, uint64_t *ret_value)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(word, &end, 10);
+    if (*word < '0' || *word > '9' || *end || errno) return fail("--seed", "needs a whole number from 0 to 18446744073709551615"), -1;
+    *ret_value = value;
+    return 0;
+}
+static int read_tokens(const char *word, generate_options_t *o)
+{
+    size_t most = 1;
+    for (const char *c = word; *c; c++) most += *c == ',';
+    o->tokens = malloc(most * sizeof *o->tokens);
+    uint32_t count = 0;
+    while (o->tokens && *word) {
+        char *end;
+        errno = 0;
+        unsigned long value = strtoul(word, &end, 10);
+        if (*word < '0' || *word > '9' || (*end && *end != ',') || errno || value > UINT32_MAX) return fail("--tokens", "needs token ids separated by commas"), -1;
+        o->tokens[count++] = (uint32_t)value;
+        word = *end ? end + 1 : end;
+    }
+    o->ask.kind = QR_INPUT_TOKENS, o->ask.tokens = o->tokens, o->ask.token_count = count;
+    return 0;
+}
+static int read_file(const char *path, generate_options_t *o)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file) return fail(path, strerror(errno)), -1;
+    o->text = malloc(QR_TEXT_BYTES_MAX + 1);
+    size_t bytes = o->text ? fread(o->text, 1, QR_TEXT_BYTES_MAX + 1, file) : 0;
+    bool bad = ferror(file) != 0;
+    fclose(file);
+    if (bad) return fail(path, "cannot be read"), -1;
+    if (bytes > QR_TEXT_BYTES_MAX) return fail(path, "is longer than 1 MiB"), -1;
+    o->ask.kind = QR_INPUT_TEXT, o->ask.text = o->text, o->ask.text_bytes = bytes;
+    return 0;
+}
+static int generate_flag(generate_options_t *o, const char *word)
+{
+    if (!strcmp(word, "--json")) return o->json = true, 1;
+    if (!strcmp(word, "--contiguous")) return o->contiguous = true, 1;
+    if (!strcmp(word, "--ignore-eos")) return o->ask.ignore_eos = true, 1;
+    return 0;
+}
+static int generate_own(void *context, int words, char **word)
+{
+    generate_options_t *o = context;
+    static bool chat;
+    double value;
+    int took = generate_flag(o, word[0]);
+    if (!strcmp(word[0], "--chat")) chat = true, took = 1;
+    if (!took && words >= 2) {
+        const char *name = word[0], *next = word[1];
+        took = 2;
+        if (!strcmp(name, "--prompt")) o->ask.kind = QR_INPUT_TEXT, o->ask.text = next, o->ask.text_bytes = strlen(next);
+        else if (!strcmp(name, "--prompt-file")) took = read_file(next, o) ? -1 : 2;
+        else if (!strcmp(name, "--tokens")) took = read_tokens(next, o) ? -1 : 2;
+        else if (!strcmp(name, "--seed")) took = read_seed(next, &o->ask.seed) ? -1 : 2, o->ask.seed_given = true;
+        else if (!strcmp(name, "--max-tokens")) took = read_number(name, next, 1, QR_CONTEXT_MAX, &value) ? -1 : (o->ask.max_tokens = (uint32_t)value, 2);
+        else if (!strcmp(name, "--temperature")) took = read_number(name, next, 0, 2, &value) ? -1 : (o->ask.temperature = (float)value, 2);
+        else if (!strcmp(name, "--top-p")) took = read_number(name, next, 0, 1, &value) ? -1 : (o->ask.top_p = (float)value, 2);
+        else if (!strcmp(name, "--min-p")) took = read_number(name, next, 0, 1, &value) ? -1 : (o->ask.min_p = (float)value, 2);
+        else if (!strcmp(name, "--top-k")) took = read_number(name, next, 0, 1e6, &value) ? -1 : (o->ask.top_k = (uint32_t)value, 2);
+        else if (!strcmp(name, "--stop") && o->ask.stop_count < QR_STOPS_MAX) o->stops[o->ask.stop_count++] = next;
+        else took = 0;
+    }
+    if (chat && o->ask.kind == QR_INPUT_TEXT) o->ask.kind = QR_INPUT_CHAT;
+    return took;
+}
+
+/* The independent decoder, greedy: prints like generate. */
+static int generate_contiguous(boot_t *boot, generate_options_t *o)
+{
+    const qr_model_t *model = boot->given.model;
+    const uint32_t context = boot->given.layout.context_tokens, vocabulary = model->vocabulary.count;
+    char message[512];
+    qr_prompt_result_t result = {.finish = QR_FINISH_LENGTH};
+    size_t prompt = 0, text_capacity = 1;
+    uint32_t *tokens = malloc((size_t)context * sizeof *tokens);
+    float *logits = malloc(model->arch.vocabulary * sizeof *logits);
+    if (!tokens || !logits) return fail("not enough memory", NULL);
+    int status = 0;
+    if (o->ask.kind == QR_INPUT_TOKENS) {
+        for (; prompt < o->ask.token_count && prompt < context; prompt++) tokens[prompt] = o->tokens[prompt];
+        if (o->ask.token_count > context) status = -QR_E_CONTEXT;
+    } else if (o->ask.kind == QR_INPUT_CHAT) {
+        status = qr_tokenizer_chat(boot->given.tokenizer, (uint32_t[]){QR_CHAT_USER}, (uint32_t[]){(uint32_t)o->ask.text_bytes}, 1, o->ask.text, tokens,
+                                   context, &prompt, message, sizeof message);
+    } else {
+        if (model->add_bos && model->bos_token != QR_TOKEN_NONE) tokens[prompt++] = model->bos_token;
+        status = qr_tokenizer_encode(boot->given.tokenizer, o->ask.text, o->ask.text_bytes, false, tokens, context, &prompt);
+    }
+    if (status || !prompt) return fail("prompt", status ? qr_error_sentence(status) : "has no tokens");
+    qr_oracle_t *oracle;
+    if (qr_oracle_new(model, context, &oracle, message, sizeof message)) return fail(message, NULL);
+    uint32_t most = (uint32_t)qr_min_u64(o->ask.max_tokens ? o->ask.max_tokens : 1024, context - prompt ? context - prompt : 1);
+    uint64_t begin = clock_us();
+    result.prompt_ids = tokens, result.prompt_id_count = result.prompt_tokens = (uint32_t)prompt;
+    result.tokens = calloc(most, sizeof *result.tokens), result.token_us = calloc(most, sizeof *result.token_us);
+    if (!result.tokens || !result.token_us) return fail("not enough memory", NULL);
+    status = qr_oracle_step(oracle, tokens, (uint32_t)prompt, logits);
+    while (!status && result.token_count < most) {
+        uint32_t best = 0;
+        for (uint32_t t = 1; t < vocabulary; t++)
+            if (logits[t] > logits[best]) best = t;
+        result.token_us[result.token_count] = clock_us() - begin;
+        result.tokens[result.token_count++] = best;
+        if (!o->ask.ignore_eos && model->vocabulary.flags[best] & QR_TOKEN_END) {
+            result.finish = QR_FINISH_STOP;
+            break;
+        }
+        if (!(model->vocabulary.flags[best] & QR_TOKEN_SPECIAL)) text_capacity += model->vocabulary.offsets[best + 1] - model->vocabulary.offsets[best];
+        if (result.token_count < most) status = qr_oracle_step(oracle, &best, 1, logits);
+    }
+    if (status) return fail("contiguous decoder", qr_error_sentence(status));
+    result.text = calloc(1, text_capacity);
+    if (!result.text) return fail("not enough memory", NULL);
+    for (uint32_t i = 0; i < result.token_count; i++) {
+        uint32_t t = result.tokens[i], bytes = model->vocabulary.offsets[t + 1] - model->vocabulary.offsets[t];
+        if (model->vocabulary.flags[t] & QR_TOKEN_SPECIAL) continue;
+        memcpy(result.text + result.text_bytes, model->vocabulary.bytes + model->vocabulary.offsets[t], bytes);
+        result.text_bytes += bytes;
+    }
+    result.completion_tokens = result.token_count;
+    result.first_us = result.token_us[0], result.ended_us = clock_us() - begin;
+    if (o->json) qr_generate_print_json(&result, boot->load_us, stdout);
+    else printf("%s\n", result.text);
+    qr_oracle_destroy(&oracle);
+    qr_prompt_result_done(&result);
+    free(logits);
+    return 0;
+}
+
+static int generate_main(int count, char **word)
+{
+    static boot_t boot;
+    static generate_options_t o;
+    o.ask.top_p = 1, o.ask.stops = o.stops;
+    qr_params_init(&boot.given.params);
+    int status = options_read(count, word, QR_AUDIENCE_GENERATE, &boot.given.params, generate_own, &o);
+    if (status == -1) return print_usage("generate --model FILE", QR_AUDIENCE_GENERATE, generate_help), 0;
+    if (!status && !o.ask.kind) status = fail("nothing to continue", "add --prompt TEXT, --prompt-file FILE or --tokens 1,2,3");
+    if (!status) status = boot_topology(&boot);
+    if (!status) status = boot_model(&boot);
+    if (!status && o.contiguous) status = generate_contiguous(&boot, &o);
+    else if (!status) {
+        qr_prompt_result_t result = {0};
+        uint32_t reason = 0;
+        o.ask.keep_prompt = o.json;
+        qr_prompt_given_t prompt = {.asks = &o.ask, .results = &result, .ask_count = 1, .stream = o.json ? NULL : stdout, .ret_reason = &reason};
+        boot.given.prompt = &prompt;
+        status = mesh_run(&boot, true, QR_LEVEL_WARN, NULL);
+        if (reason) status = fail("no answer", qr_error_sentence((int)reason));
+        else if (!qr_generate_answered(&result)) qr_generate_explain(&result, stderr), status = 1;
+        else if (o.json) qr_generate_print_json(&result, boot.load_us, stdout);
+        else printf("\n");
+        if (!reason && result.finish == QR_FINISH_ERROR) qr_generate_explain(&result, stderr), status = 1;
+        qr_prompt_result_done(&result);
+    }
+    free(o.text);
+    free(o.tokens);
+    boot_done(&boot);
+    return status;
+}
+
+typedef struct bench_options {
+    qr_bench_options_t bench;
+    bool json;
+} bench_options_t;
+
+static const char bench_help[] =
+    "  --prefill N  --decode N  --short N  --long N   tokens of the rows (default 512, 64, 16, 2048)\n"
+    "  --streams N  --repeats N                       (default 8, 5)\n"
+    "  --json                                         one JSON object\n";
+
+static int bench_own(void *context, int words, char **word)
+{
+    bench_options_t *o = context;
+    if (!strcmp(word[0], "--json")) return o->json = true, 1;
+    const struct { const char *name; uint32_t *value; } rows[] = {{"--prefill", &o->bench.prefill_tokens}, {"--decode", &o->bench.decode_tokens},
+        {"--short", &o->bench.context_short}, {"--long", &o->bench.context_long}, {"--streams", &o->bench.streams}, {"--repeats", &o->bench.repeats}};
+    for (size_t i = 0; words >= 2 && i < QR_COUNT(rows); i++) {
+        double value;
+        if (strcmp(word[0], rows[i].name)) continue;
+        if (read_number(word[0], word[1], 1, QR_CONTEXT_MAX, &value)) return -1;
+        *rows[i].value = (uint32_t)value;
+        return 2;
+    }
+    return 0;
+}
+static int bench_main(int count, char **word)
+{
+    static boot_t boot;
+    bench_options_t o = {0};
+    qr_params_init(&boot.given.params);
+    int status = options_read(count, word, QR_AUDIENCE_BENCH, &boot.given.params, bench_own, &o);
+    if (status == -1) return print_usage("bench --model FILE", QR_AUDIENCE_BENCH, bench_help), 0;
+    if (!status) status = boot_topology(&boot);
+    if (!status) status = boot_model(&boot);
+    qr_bench_t *bench = NULL;
+    if (!status && !(bench = qr_bench_new(&o.bench, &boot.given))) status = fail("bench", "the model's context or vocabulary is too small");
+    if (!status) {
+        boot.given.prompt = qr_bench_given(bench);
+        status = mesh_run(&boot, true, QR_LEVEL_WARN, NULL);
+        if (!status && qr_bench_print(bench, o.json, boot.load_us, stdout)) status = 1;
+    }
+    qr_bench_destroy(&bench);
+    boot_done(&boot);
+    return status;
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------------------------- */
+
+static int keys_main(int count, char **word)
+{
+    char buffer[512], key[QR_TOPOLOGY_KEY_BYTES];
+    qr_text_t error;
+    qr_text_init(&error, buffer, sizeof buffer);
+    if (count != 2 || word[0][0] == '-') return printf("usage: quire keys FOLDER NODE   makes FOLDER/NODE.secret and prints the public key for the topology file\n"), count ? EXIT_USAGE : 0;
+    if (qr_topology_keys_make(word[0], word[1], key, &error)) return fail(buffer, NULL);
+    printf("public = \"%s\"\n", key);
+    return 0;
+}
+
+static const struct subcommand {
+    const char *name;
+    int (*main)(int count, char **word);
+    const char *sentence;
+} subcommands[] = {
+    {"serve", serve_main, "serve a model to OpenAI clients"},
+    {"generate", generate_main, "answer one prompt and end"},
+    {"doctor", qr_doctor_main, "check this machine and say what to do"},
+    {"bench", bench_main, "measure prefill, decode and streams through the actors"},
+    {"node", node_main, "run one node of a mesh (topology file)"},
+    {"keys", keys_main, "make a node's CURVE keys"},
+    {"tap", qr_tap_main, "print a recorded run by the message schema"},
+};
+
+static void print_subcommands(FILE *out)
+{
+    fprintf(out, "usage: quire SUBCOMMAND [options]\n");
+    for (size_t i = 0; i < QR_COUNT(subcommands); i++) fprintf(out, "  %-9s %s\n", subcommands[i].name, subcommands[i].sentence);
+    fprintf(out, "quire SUBCOMMAND --help lists its options.\n");
+}
+/* Edit distance of short words, for "did you mean". */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[32], m = strlen(b);
+    if (m >= 31 || strlen(a) >= 31) return 99;
+    for (size_t j = 0; j <= m; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        size_t before = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t old = row[j], change = before + (a[i - 1] != b[j - 1]);
+            row[j] = old + 1 < row[j - 1] + 1 ? old + 1 : row[j - 1] + 1;
+            row[j] = change < row[j] ? change : row[j];
+            before = old;
+        }
+    }
+    return row[m];
+}
+int main(int count, char **word)
+{
+    if (count < 2) return print_subcommands(stderr), EXIT_USAGE;
+    if (!strcmp(word[1], "--help") || !strcmp(word[1], "-h") || !strcmp(word[1], "help")) return print_subcommands(stdout), 0;
+    size_t nearest = 0;
+    for (size_t i = 0; i < QR_COUNT(subcommands); i++) {
+        if (!strcmp(word[1], subcommands[i].name)) return subcommands[i].main(count - 2, word + 2);
+        if (distance(word[1], subcommands[i].name) < distance(word[1], subcommands[nearest].name)) nearest = i;
+    }
+    fprintf(stderr, "quire: no subcommand '%.40s'; did you mean '%s'? quire --help lists them\n", word[1], subcommands[nearest].name);
+    return EXIT_USAGE;
+}
