@@ -240,10 +240,13 @@ static int tensor_measure(qr_gguf_t *file, qr_gguf_tensor_t *tensor, const char 
                       (unsigned long long)tensor->dims[0], (unsigned long long)block, formats[tensor->format].name);
     bool wraps = __builtin_mul_overflow(tensor->dims[0] / block, bytes, &bytes);
     for (uint32_t i = 1; i < QR_GGUF_DIMS_MAX; i++) wraps |= __builtin_mul_overflow(bytes, tensor->dims[i], &bytes);
-    if (wraps || bytes > file->bytes)
-        return REFUSE(file, QR_E_TRUNCATED, "tensor %s [%llu, %llu, %llu, %llu] of %s is larger than the file (%llu bytes)", name,
+    if (wraps)
+        return REFUSE(file, QR_E_TRUNCATED, "tensor %s [%llu, %llu, %llu, %llu] of %s needs 2^64 bytes or more, the file has %llu", name,
                       (unsigned long long)tensor->dims[0], (unsigned long long)tensor->dims[1], (unsigned long long)tensor->dims[2],
                       (unsigned long long)tensor->dims[3], formats[tensor->format].name, (unsigned long long)file->bytes);
+    if (bytes > file->bytes)
+        return REFUSE(file, QR_E_TRUNCATED, "tensor %s needs %llu bytes, the file has %llu", name, (unsigned long long)bytes,
+                      (unsigned long long)file->bytes);
     tensor->bytes = bytes;
     return 0;
 }
