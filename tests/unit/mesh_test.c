@@ -142,6 +142,11 @@ static void test_what_comes_before_start_is_held(void **state)
     qr_given_t *given = toy_given();
     qr_mesh_t *mesh = NULL;
     if (make(with_heartbeat, early_toys, false, given, &mesh) != 0) fail_msg("%s", words);
+    qr_mesh_counts_t counts = {0};
+    for (int i = 0; i < 5000 && counts.messages < 5; i++) { /* two starts, three observations */
+        usleep(1000);
+        qr_mesh_counts(mesh, &counts);
+    }
     qr_mesh_end(mesh);
     assert_int_equal(qr_mesh_run(mesh), 0);
     const toy_t *heartbeat = qr_mesh_state(mesh, qr_address(3, 0, QR_ROLE_heartbeat, 0));
