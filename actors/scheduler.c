@@ -969,7 +969,7 @@ static void end_due(const call_t *call)
         if (r->state == REQUEST_FREE) continue;
         if (!self->stop_by && call->now_us < r->deadline_us) {
             qr_outbox_alarm(call->outbox, r->deadline_us);
-            if (r->state == REQUEST_WAITING && !r->wait_over) qr_outbox_alarm(call->outbox, r->wait_until_us);
+            if (r->state == REQUEST_WAITING && call->now_us < r->wait_until_us) qr_outbox_alarm(call->outbox, r->wait_until_us);
             if (r->state == REQUEST_SHORT && call->now_us < r->retry_us) qr_outbox_alarm(call->outbox, r->retry_us);
             continue;
         }

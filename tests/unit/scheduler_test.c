@@ -409,6 +409,21 @@ static void test_waiting_ends_with_its_producer_and_with_its_time(void **state)
     tear_down(&f);
 }
 
+/* The time of one waiter is over while the only lane is another's: the alarm must not fire again and again. */
+static void test_an_overdue_wait_does_not_rearm_the_alarm_in_the_past(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(2, 8);
+    run_one(&f, 1, 10, 16, 4);
+    uint64_t producer = f.route;
+    submit(&f, 2, 10, 16, 4);
+    SAY(f.s, PAGES, pages_wait, .request_id = 2, .attempt = 1, .producer = producer, .boundary = 15);
+    submit(&f, 3, 40, 3, 4); /* its question stays open and holds the other lane */
+    for (uint32_t i = 0; i < 5 && f.s->now_us < 100000000; i++) assert_true(stand_alarm(f.s, QR_NEVER_US - 1));
+    assert_true(f.s->now_us > 100000000); /* on to the deadlines, not round in circles */
+    tear_down(&f);
+}
+
 static void test_a_wait_for_an_unknown_producer_asks_again_without_waiting(void **state)
 {
     (void)state;
@@ -739,6 +754,7 @@ int main(void)
         cmocka_unit_test(test_a_shortfall_is_asked_again_after_a_while_without_a_release),
         cmocka_unit_test(test_a_waiting_request_blocks_nobody_and_asks_again_on_progress),
         cmocka_unit_test(test_waiting_ends_with_its_producer_and_with_its_time),
+        cmocka_unit_test(test_an_overdue_wait_does_not_rearm_the_alarm_in_the_past),
         cmocka_unit_test(test_a_wait_for_an_unknown_producer_asks_again_without_waiting),
         cmocka_unit_test(test_priority_goes_first_and_ageing_bounds_it),
         cmocka_unit_test(test_a_lane_waits_for_all_its_answers_before_it_is_used_again),
