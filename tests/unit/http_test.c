@@ -1,0 +1,940 @@
+/* link: qr_io_http qr_io_http_server qr_io_http_json qr_io_http_answer qr_io_http_metrics qr_schema qr_base */
+/* http_test.c - the edge over real sockets, with a scripted gateway behind it. Right values are those of the cases named. */
+#define _GNU_SOURCE
+#include "tests/unit/http_stand.h"
+
+#include <dirent.h>
+#include <jansson.h>
+
+static json_t *parse(const char *text)
+{
+    json_error_t error;
+    json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (!value) fail_msg("not JSON: %s: %.200s", error.text, text);
+    return value;
+}
+static void assert_error(reply_t r, int status, const char *param, const char *code)
+{
+    if (r.status != status) fail_msg("status %d, not %d: %.300s", r.status, status, r.bytes);
+    assert_true(r.whole);
+    assert_true(strlen(r.body) <= 4096);
+    json_t *root = parse(r.body), *error = json_object_get(root, "error");
+    assert_true(json_is_object(error));
+    assert_int_equal(json_object_size(error), 4);
+    assert_true(json_is_string(json_object_get(error, "message")));
+    assert_true(json_object_get(error, "param") && json_object_get(error, "code"));
+    const char *type = status >= 500 ? "server_error" : status == 429 ? "rate_limit_error" : "invalid_request_error";
+    assert_string_equal(json_string_value(json_object_get(error, "type")), type);
+    if (param && *param) {
+        if (!json_is_string(json_object_get(error, "param"))) fail_msg("no param: %s", r.body);
+        assert_string_equal(json_string_value(json_object_get(error, "param")), param);
+    } else if (param) {
+        assert_true(json_is_null(json_object_get(error, "param")));
+    }
+    if (code) assert_string_equal(json_string_value(json_object_get(error, "code")), code);
+    json_decref(root);
+    free(r.bytes);
+}
+/* Asks and expects status 200; the body. */
+static json_t *ask(stand_t *s, const char *path, const char *body)
+{
+    reply_t r = client_post(s, path, body);
+    if (r.status != 200) fail_msg("status %d for %s: %.300s", r.status, body, r.bytes);
+    json_t *root = parse(r.body);
+    free(r.bytes);
+    return root;
+}
+static int64_t at_integer(const json_t *root, const char *a, const char *b, const char *c)
+{
+    const json_t *value = json_object_get(root, a);
+    if (b) value = json_object_get(value, b);
+    if (c) value = json_object_get(value, c);
+    assert_true(json_is_integer(value));
+    return json_integer_value(value);
+}
+static const json_t *choice(const json_t *root) { return json_array_get(json_object_get(root, "choices"), 0); }
+
+/* One event of a stream: the JSON after "data: ", NULL for [DONE]; *at moves on. */
+static json_t *next_event(char **at)
+{
+    char *line = strstr(*at, "data: "), *end;
+    assert_non_null(line);
+    assert_true(line == *at);
+    end = strstr(line, "\n\n");
+    assert_non_null(end);
+    *at = end + 2;
+    *end = 0;
+    return strcmp(line + 6, "[DONE]") ? parse(line + 6) : NULL;
+}
+/* Text of a streamed answer; checks the shape. ret_usage: the usage event, NULL if none. */
+static void read_stream(reply_t r, bool chat, char *text, size_t text_bytes, char *finish, json_t **ret_usage)
+{
+    char *at = r.body;
+    bool ended = false;
+    size_t used = 0;
+    *ret_usage = NULL;
+    finish[0] = text[0] = 0;
+    while (*at) {
+        json_t *event = next_event(&at);
+        assert_false(ended);
+        if (!event) {
+            ended = true;
+            continue;
+        }
+        if (json_array_size(json_object_get(event, "choices")) == 0) {
+            assert_null(*ret_usage);
+            *ret_usage = json_incref(json_object_get(event, "usage"));
+        } else {
+            assert_null(*ret_usage);
+            assert_true(!json_object_get(event, "usage") || json_is_null(json_object_get(event, "usage")));
+            const json_t *one = choice(event), *delta = chat ? json_object_get(one, "delta") : one;
+            const char *piece = json_string_value(json_object_get(delta, chat ? "content" : "text"));
+            if (piece) used += (size_t)snprintf(text + used, text_bytes - used, "%s", piece);
+            const char *reason = json_string_value(json_object_get(one, "finish_reason"));
+            if (reason) strcpy(finish, reason);
+        }
+        json_decref(event);
+    }
+    assert_true(ended);
+    assert_true(r.whole);
+}
+
+/* ---- answers -------------------------------------------------------------------------------------------------------------------- */
+
+static void test_completion(void **state)
+{
+    stand_t *s = *state;
+    json_t *root = ask(s, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":5,\"logprobs\":1,\"seed\":7,\"stop\":[\"x\",\"yz\"],\"temperature\":0.5,"
+                                             "\"top_p\":0.25,\"min_p\":0.125,\"top_k\":9,\"cache_salt\":\"salt\",\"ignore_eos\":true,\"model\":\"tiny\","
+                                             "\"return_token_ids\":true,\"user\":\"u\"}");
+    assert_string_equal(json_string_value(json_object_get(root, "object")), "text_completion");
+    assert_string_equal(json_string_value(json_object_get(root, "model")), "tiny");
+    assert_string_equal(json_string_value(json_object_get(root, "system_fingerprint")), "fp_ab00000000000000");
+    assert_string_equal(json_string_value(json_object_get(choice(root), "text")), "abcde");
+    assert_string_equal(json_string_value(json_object_get(choice(root), "finish_reason")), "length");
+    assert_int_equal(at_integer(root, "usage", "prompt_tokens", NULL), 5);
+    assert_int_equal(at_integer(root, "usage", "completion_tokens", NULL), 5);
+    assert_int_equal(at_integer(root, "usage", "total_tokens", NULL), 10);
+    assert_int_equal(at_integer(root, "usage", "prompt_tokens_details", "cached_tokens"), 2);
+    const json_t *logprobs = json_object_get(choice(root), "logprobs");
+    assert_int_equal(json_array_size(json_object_get(logprobs, "tokens")), 5);
+    assert_true(json_real_value(json_array_get(json_object_get(logprobs, "token_logprobs"), 3)) == -0.75);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(logprobs, "text_offset"), 4)), 4);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(choice(root), "token_ids"), 4)), 'e');
+    json_decref(root);
+    const qr_request_submit_t *b = &s->last;
+    float values[3];
+    memcpy(&values[0], &b->temperature_bits, 4);
+    memcpy(&values[1], &b->top_p_bits, 4);
+    memcpy(&values[2], &b->min_p_bits, 4);
+    assert_true(values[0] == 0.5f && values[1] == 0.25f && values[2] == 0.125f);
+    assert_true(b->top_k == 9 && b->seed_given == 1 && b->seed == 7 && b->logprobs == 1 && b->ignore_eos == 1 && b->max_tokens == 5);
+    assert_string_equal(s->last_stop, "xyz");
+    assert_string_equal(s->last_salt, "salt");
+    assert_string_equal(s->last_text, "hello");
+    assert_true(b->budget_us > 0);
+
+    root = ask(s, "/v1/completions", "{\"prompt\":[5,6,299],\"max_tokens\":1}"); /* the defaults */
+    memcpy(&values[0], &b->temperature_bits, 4);
+    memcpy(&values[1], &b->top_p_bits, 4);
+    assert_true(values[0] == 1 && values[1] == 1 && b->min_p_bits == 0 && b->top_k == 0 && !b->seed_given && !b->logprobs && !b->ignore_eos);
+    assert_true(s->last_token_count == 3 && s->last_tokens[2] == 299);
+    assert_true(json_is_null(json_object_get(choice(root), "logprobs")));
+    json_decref(root);
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":[\"one\"],\"max_tokens\":1}")); /* an array with one prompt is that prompt */
+    assert_string_equal(s->last_text, "one");
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":[[7,8]],\"max_tokens\":1}"));
+    assert_int_equal(s->last_tokens[1], 8);
+}
+
+static void test_chat(void **state)
+{
+    stand_t *s = *state;
+    json_t *root = ask(s, "/v1/chat/completions", "{\"model\":\"default\",\"messages\":[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"h\"}],"
+                                                  "\"max_completion_tokens\":3,\"logprobs\":true}");
+    assert_string_equal(json_string_value(json_object_get(root, "object")), "chat.completion");
+    assert_int_equal(strncmp(json_string_value(json_object_get(root, "id")), "chatcmpl-", 9), 0);
+    const json_t *message = json_object_get(choice(root), "message");
+    assert_string_equal(json_string_value(json_object_get(message, "role")), "assistant");
+    assert_string_equal(json_string_value(json_object_get(message, "content")), "abc");
+    const json_t *content = json_object_get(json_object_get(choice(root), "logprobs"), "content");
+    assert_int_equal(json_array_size(content), 3);
+    const json_t *second = json_array_get(content, 1);
+    assert_string_equal(json_string_value(json_object_get(second, "token")), "b");
+    assert_true(json_real_value(json_object_get(second, "logprob")) == -0.25);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(second, "bytes"), 0)), 'b');
+    json_decref(root);
+    assert_string_equal(s->last_text, "beh");
+    assert_true(s->last_role_count == 2 && s->last_roles[0] == QR_CHAT_SYSTEM && s->last_roles[1] == QR_CHAT_USER);
+}
+
+static void test_stream(void **state)
+{
+    stand_t *s = *state;
+    char text[256], finish[16];
+    json_t *usage;
+    reply_t r = client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":7,\"stream\":true}");
+    assert_int_equal(r.status, 200);
+    assert_non_null(strcasestr(r.bytes, "Content-Type: text/event-stream"));
+    read_stream(r, false, text, sizeof text, finish, &usage);
+    assert_string_equal(text, "abcdefg");
+    assert_string_equal(finish, "length");
+    assert_null(usage);
+    free(r.bytes);
+    r = client_post(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":4,\"stream\":true,\"logprobs\":true}");
+    assert_int_equal(r.status, 200);
+    json_t *first = parse(strndup(strstr(r.body, "{"), (size_t)(strstr(r.body, "\n\n") - strstr(r.body, "{"))));
+    assert_string_equal(json_string_value(json_object_get(json_object_get(choice(first), "delta"), "role")), "assistant");
+    json_decref(first);
+    read_stream(r, true, text, sizeof text, finish, &usage);
+    assert_string_equal(text, "abcd");
+    free(r.bytes);
+}
+
+static void test_AP_05(void **state)
+{
+    stand_t *s = *state;
+    char text[256], finish[16], body[300];
+    json_t *usage;
+    static const struct { const char *options; bool usage; } good[] = {{NULL, false}, {"null", false}, {"{}", false},
+        {"{\"include_usage\":false}", false}, {"{\"include_usage\":true}", true}};
+    for (size_t i = 0; i < QR_COUNT(good); i++) {
+        snprintf(body, sizeof body, "{\"prompt\":\"hi\",\"max_tokens\":3,\"stream\":true%s%s}", good[i].options ? ",\"stream_options\":" : "",
+                 good[i].options ? good[i].options : "");
+        reply_t r = client_post(s, "/v1/completions", body);
+        assert_int_equal(r.status, 200);
+        read_stream(r, false, text, sizeof text, finish, &usage);
+        assert_int_equal(usage != NULL, good[i].usage);
+        if (usage) {
+            assert_int_equal(json_integer_value(json_object_get(usage, "prompt_tokens")), 2);
+            assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 3);
+            json_decref(usage);
+        }
+        free(r.bytes);
+    }
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":true,\"stream_options\":{\"include_usage\":\"yes\"}}"), 400, "stream_options", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":false,\"stream_options\":{\"include_usage\":true}}"), 400, "stream_options", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":true,\"stream_options\":[]}"), 400, "stream_options", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"n\":2}"), 400, "n", NULL); /* until n is served */
+    /* The client leaves after two tokens: its request is cancelled. */
+    s->step_us = 20000;
+    uint32_t before = stand_get(s, &s->cancels);
+    int fd = client_open_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":500,\"stream\":true}");
+    char some[512];
+    assert_true(recv(fd, some, sizeof some, 0) > 0);
+    close(fd);
+    assert_true(stand_wait(s, &s->cancels, before + 1, 2000));
+    assert_int_equal(stand_get(s, &s->last_cancel_reason), QR_E_CANCELLED);
+    s->step_us = 2000;
+}
+
+static void test_AP_07(void **state)
+{
+    stand_t *s = *state;
+    /* ["7"] is not in this list: an array with one text is that text, as the API documents; see test_completion. */
+    static const char *const prompts[] = {"[300]", "[-1]", "[2147483648]", "[1.5]", "[true]", "[1,\"7\"]", "[0,300]", "[null]", "[{}]", "{}", "5", "true"};
+    char body[200];
+    for (size_t i = 0; i < QR_COUNT(prompts); i++) {
+        snprintf(body, sizeof body, "{\"prompt\":%s,\"max_tokens\":1}", prompts[i]);
+        assert_error(client_post(s, "/v1/completions", body), 400, "prompt", NULL);
+    }
+    static const char *const biases[] = {"{\"300\":1}", "{\"-1\":1}", "{\"abc\":1}", "{\"0\":1e308}", "{\"0\":101}"};
+    for (size_t i = 0; i < QR_COUNT(biases); i++) {
+        snprintf(body, sizeof body, "{\"prompt\":[1],\"logit_bias\":%s}", biases[i]);
+        assert_error(client_post(s, "/v1/completions", body), 400, "logit_bias", NULL);
+    }
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":[1],\"stop_token_ids\":[300]}"), 400, "stop_token_ids", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":[1],\"stop_token_ids\":[-1]}"), 400, "stop_token_ids", NULL);
+    uint32_t before = stand_get(s, &s->submits);
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":[0,299],\"max_tokens\":1,\"logit_bias\":{}}"));
+    assert_int_equal(stand_get(s, &s->submits), before + 1); /* nothing refused above had reached it */
+}
+
+static void test_AP_09(void **state)
+{
+    stand_t *s = *state;
+    static const char *const bad[] = {"\"prompt\":\"\"", "\"prompt\":[]", "\"prompt\":[\"\"]", "\"prompt\":[[]]", "\"prompt\":null", "\"max_tokens\":1",
+                                      "\"prompt\":[[1],[]]"};
+    char body[200];
+    for (size_t i = 0; i < QR_COUNT(bad); i++) {
+        snprintf(body, sizeof body, "{%s}", bad[i]);
+        assert_error(client_post(s, "/v1/completions", body), 400, "prompt", NULL);
+    }
+    assert_error(client_post(s, "/v1/chat/completions", "{\"messages\":[]}"), 400, "messages", NULL);
+    assert_error(client_post(s, "/v1/chat/completions", "{\"messages\":null}"), 400, "messages", NULL);
+    assert_error(client_post(s, "/v1/chat/completions", "{}"), 400, "messages", NULL);
+    assert_error(client_post(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\"}]}"), 400, "messages[0].content", NULL);
+    json_decref(ask(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}],\"max_tokens\":1}"));
+}
+
+static void test_AP_11(void **state)
+{
+    stand_t *s = *state;
+    json_decref(ask(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}],"
+                                               "\"max_tokens\":1}"));
+    assert_string_equal(s->last_text, "ab");
+    json_decref(ask(s, "/v1/chat/completions",
+                    "{\"messages\":[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\"}]},"
+                    "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"t\"},{\"role\":\"assistant\"},{\"role\":\"user\",\"content\":\"u\"}],\"max_tokens\":1}"));
+    assert_string_equal(s->last_text, "dtu");
+    static const uint32_t roles[] = {QR_CHAT_DEVELOPER, QR_CHAT_ASSISTANT, QR_CHAT_TOOL, QR_CHAT_ASSISTANT, QR_CHAT_USER};
+    assert_int_equal(s->last_role_count, 5);
+    assert_memory_equal(s->last_roles, roles, sizeof roles);
+    static const struct { const char *message, *param; } bad[] = {
+        {"{\"role\":\"user\",\"content\":5}", "messages[0].content"},
+        {"{\"role\":\"user\",\"content\":{\"type\":\"text\"}}", "messages[0].content"},
+        {"{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}", "messages[0].content"},
+        {"{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}", "messages[0].content"},
+        {"{\"role\":\"wizard\",\"content\":\"x\"}", "messages[0].role"},
+        {"{\"role\":1,\"content\":\"x\"}", "messages[0].role"},
+        {"{\"content\":\"x\"}", "messages[0].role"},
+        {"5", "messages[0]"},
+        {"{\"role\":\"user\",\"content\":\"a\",\"content\":\"b\"}", ""}, /* a duplicate key is not valid here */
+    };
+    char body[300];
+    for (size_t i = 0; i < QR_COUNT(bad); i++) {
+        snprintf(body, sizeof body, "{\"messages\":[%s]}", bad[i].message);
+        assert_error(client_post(s, "/v1/chat/completions", body), 400, bad[i].param, NULL);
+    }
+    reply_t r = client_post(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}");
+    assert_non_null(strstr(r.body, "unsupported"));
+    free(r.bytes);
+}
+
+static char *repeat(const char *before, const char *middle, size_t times, const char *after)
+{
+    size_t n = strlen(middle);
+    char *made = malloc(strlen(before) + n * times + strlen(after) + 1), *at = stpcpy(made, before);
+    for (size_t i = 0; i < times; i++, at += n) memcpy(at, middle, n);
+    strcpy(at, after);
+    return made;
+}
+
+static void test_AP_13(void **state)
+{
+    stand_t *s = *state;
+    struct { char *body; const char *path; int status; const char *param; } asks[] = {
+        {repeat("{\"messages\":[{\"role\":1}", ",{\"role\":1}", 11999, "]}"), "/v1/chat/completions", 400, "messages"},
+        {repeat("{\"prompt\":[1],\"x\":\"", "\x01\xc3\xa9", 1, "\"}"), "/v1/completions", 400, ""}, /* a raw control character */
+        {repeat("{\"prompt\":[1],\"x\":\"", "\xc3\xa9", 400000, "\"}"), "/v1/completions", 400, "x"},
+        {repeat("{\"prompt\":[1],\"model\":\"", "<\\u0000\\n", 70000, "\"}"), "/v1/completions", 404, "model"},
+        {repeat("{\"prompt\":[1],\"", "\xc3\xa9k", 300000, "\":1}"), "/v1/completions", 400, NULL},
+        {repeat("{\"prompt\":", "[", 1000000, ""), "/v1/completions", 400, ""},
+        {repeat("", "garbage ", 120000, ""), "/v1/completions", 400, ""},
+        {repeat("{\"prompt\":\"", "x", 2 << 20, ""), "/v1/completions", 413, ""},
+    };
+    for (size_t i = 0; i < QR_COUNT(asks); i++) {
+        assert_error(client_post(s, asks[i].path, asks[i].body), asks[i].status, asks[i].param, NULL);
+        free(asks[i].body);
+    }
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":[1],\"max_tokens\":1}"));
+}
+
+static void test_AP_15(void **state)
+{
+    (void)state;
+    stand_t *s = stand_new(32);
+    assert_true(stand_start(s));
+    char body[400], text[64], finish[16];
+    for (int stream = 0; stream < 2; stream++) {
+        const char *flag = stream ? ",\"stream\":true" : "";
+        snprintf(body, sizeof body, "{\"prompt\":\"%.33s\"%s}", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", flag);
+        reply_t r = client_post(s, "/v1/completions", body);
+        assert_non_null(strstr(r.body, "33"));
+        assert_non_null(strstr(r.body, "32"));
+        assert_error(r, 400, "prompt", "context_length_exceeded");
+        /* the same as token ids: refused before anybody is asked */
+        snprintf(body, sizeof body, "{\"prompt\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]%s}", flag);
+        r = client_post(s, "/v1/completions", body);
+        assert_non_null(strstr(r.body, "33"));
+        assert_error(r, 400, "prompt", "context_length_exceeded");
+        snprintf(body, sizeof body, "{\"prompt\":\"%.30s\",\"max_tokens\":10%s}", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", flag);
+        r = client_post(s, "/v1/completions", body); /* documented choice: clamped */
+        assert_int_equal(r.status, 200);
+        if (stream) {
+            json_t *usage;
+            read_stream(r, false, text, sizeof text, finish, &usage);
+        } else {
+            json_t *root = parse(r.body);
+            snprintf(text, sizeof text, "%s", json_string_value(json_object_get(choice(root), "text")));
+            snprintf(finish, sizeof finish, "%s", json_string_value(json_object_get(choice(root), "finish_reason")));
+            json_decref(root);
+        }
+        assert_string_equal(text, "ab");
+        assert_string_equal(finish, "length");
+        free(r.bytes);
+    }
+    stand_destroy(s);
+}
+
+/* ---- bad input ---------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t resident_kib(void)
+{
+    FILE *f = fopen("/proc/self/statm", "r");
+    unsigned long total = 0, resident = 0;
+    assert_int_equal(fscanf(f, "%lu %lu", &total, &resident), 2);
+    fclose(f);
+    return resident * 4;
+}
+static int descriptor_count(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int count = 0;
+    while (readdir(d)) count++;
+    closedir(d);
+    return count;
+}
+
+static void test_SE_01(void **state)
+{
+    (void)state;
+    stand_t *s = stand_new(4096);
+    s->given.params.client_timeout_ms = 1000;
+    assert_true(stand_start(s));
+    static char mebibyte[1 << 20];
+    memset(mebibyte, ' ', sizeof mebibyte);
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
+    uint64_t before = resident_kib();
+    /* (a) the length alone is refused, before the body */
+    static const char long_head[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10485760\r\n\r\n";
+    int fd = client_connect(s);
+    client_send(fd, long_head, sizeof long_head - 1);
+    assert_error(client_read(fd), 413, "", "body_too_large");
+    close(fd);
+    /* (b) one chunk of 10 MiB */
+    static const char chunked_head[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    fd = client_connect(s);
+    client_send(fd, chunked_head, sizeof chunked_head - 1);
+    client_send(fd, "a00000\r\n", 8);
+    for (int i = 0; i < 10; i++)
+        if (!client_send(fd, mebibyte, sizeof mebibyte)) break;
+    assert_error(client_read(fd), 413, "", "body_too_large");
+    close(fd);
+    /* (c) chunks of one byte */
+    fd = client_connect(s);
+    client_send(fd, chunked_head, sizeof chunked_head - 1);
+    for (size_t i = 0; i + 6 <= sizeof mebibyte; i += 6) memcpy(mebibyte + i, "1\r\n \r\n", 6);
+    for (int i = 0; i < 18; i++)
+        if (!client_send(fd, mebibyte, sizeof mebibyte / 6 * 6)) break;
+    assert_error(client_read(fd), 413, "", "body_too_large");
+    close(fd);
+#ifndef QR_SANITIZED
+    assert_true(resident_kib() < before + 4096);
+#else
+    (void)before;
+#endif
+    /* (d) no last chunk, (e) fewer bytes than promised: both idle; others are served meanwhile */
+    fd = client_connect(s);
+    client_send(fd, chunked_head, sizeof chunked_head - 1);
+    client_send(fd, "1\r\n \r\n", 6);
+    int second = client_connect(s);
+    static const char short_body[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n0123456789";
+    client_send(second, short_body, sizeof short_body - 1);
+    uint64_t start = stand_now_us();
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
+    assert_true(stand_now_us() - start < 100000);
+    reply_t r = client_read(fd);
+    assert_true((r.status == 408 || r.status == 0) && r.took_us < 4000000);
+    free(r.bytes);
+    r = client_read(second);
+    assert_true((r.status == 408 || r.status == 0) && r.took_us < 4000000);
+    free(r.bytes);
+    close(fd);
+    close(second);
+    /* (f) coded bodies */
+    static const char gzip[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    assert_error(client_ask_raw(s, gzip, sizeof gzip - 1), 415, "", NULL);
+    stand_destroy(s);
+}
+
+/* Shapes that another server in the path may read differently. */
+static void test_smuggling(void **state)
+{
+    stand_t *s = *state;
+    static const char *const heads[] = {
+        "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        "Content-Length: 2\r\nContent-Length: 44\r\n\r\n{}",
+        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "Transfer-Encoding: gzip\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "Transfer-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}",
+        "Content-Length: +2\r\n\r\n{}",
+        "Content-Length: 0x2\r\n\r\n{}",
+        "Host: y\r\nContent-Length: 2\r\n\r\n{}",
+    };
+    uint32_t before = stand_get(s, &s->submits);
+    for (size_t i = 0; i < QR_COUNT(heads); i++) {
+        char bytes[400];
+        /* a second request hides behind: it must not be served */
+        int n = snprintf(bytes, sizeof bytes, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n%sGET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", heads[i]);
+        reply_t r = client_ask_raw(s, bytes, (size_t)n);
+        if (r.status != 400) fail_msg("%s: status %d", heads[i], r.status);
+        assert_null(strstr(r.bytes, "\"object\":\"list\""));
+        free(r.bytes);
+    }
+    static const char no_host[] = "GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n";
+    reply_t r = client_ask_raw(s, no_host, sizeof no_host - 1);
+    assert_int_equal(r.status, 400);
+    free(r.bytes);
+    assert_int_equal(stand_get(s, &s->submits), before);
+}
+
+static void test_SE_03(void **state)
+{
+    (void)state;
+    stand_t *s = stand_new(4096);
+    s->given.params.client_timeout_ms = 1000;
+    assert_true(stand_start(s));
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
+    usleep(50000);
+    int descriptors = descriptor_count();
+    static char big[1 << 20];
+    memset(big, 'a', sizeof big);
+    reply_t r;
+    int fd = client_connect(s); /* (a) */
+    client_send(fd, "GET /v1/models HTTP/1.1\r\nHost: x\r\nX: ", 37);
+    (void)client_send(fd, big, sizeof big);
+    r = client_read(fd);
+    assert_true(r.status == 431 || r.status == 400 || r.status == 0);
+    free(r.bytes);
+    close(fd);
+    fd = client_connect(s); /* (b) */
+    client_send(fd, "GET /v1/models HTTP/1.1\r\nHost: x\r\n", 34);
+    for (int i = 0; i < 10000; i++)
+        if (!client_send(fd, "X-A: 123456789\r\n", 16)) break;
+    (void)client_send(fd, "\r\n", 2);
+    r = client_read(fd);
+    assert_true(r.status == 431 || r.status == 400 || r.status == 0);
+    free(r.bytes);
+    close(fd);
+    fd = client_connect(s); /* (c) */
+    client_send(fd, "GET /", 5);
+    (void)client_send(fd, big, sizeof big);
+    r = client_read(fd);
+    assert_true(r.status == 414 || r.status == 400 || r.status == 0);
+    free(r.bytes);
+    close(fd);
+    /* a header just over the limit has its status; a megabyte may lose it to the reset */
+    char *head = repeat("GET /v1/models HTTP/1.1\r\nHost: x\r\nX: ", "a", 20000, "\r\n\r\n");
+    r = client_ask_raw(s, head, strlen(head));
+    assert_int_equal(r.status, 431);
+    free(r.bytes);
+    free(head);
+    head = repeat("GET /", "a", 20000, " HTTP/1.1\r\nHost: x\r\n\r\n");
+    r = client_ask_raw(s, head, strlen(head));
+    assert_int_equal(r.status, 414);
+    free(r.bytes);
+    free(head);
+    /* (e) a byte now and then: the header has a time as a whole */
+    fd = client_connect(s);
+    uint64_t start = stand_now_us();
+    bool open = true;
+    for (int i = 0; open && i < 40; i++) {
+        open = client_send(fd, "G", 1);
+        usleep(100000);
+        char one;
+        ssize_t got = recv(fd, &one, 1, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN)) open = false;
+        if (got > 0) open = false; /* 408 */
+    }
+    assert_false(open);
+    assert_true(stand_now_us() - start < 3000000);
+    close(fd);
+    /* (f) idle connections; a normal client gets through */
+    int idle[600];
+    for (size_t i = 0; i < QR_COUNT(idle); i++) idle[i] = client_connect(s);
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
+    for (size_t i = 0; i < QR_COUNT(idle); i++) close(idle[i]);
+    for (int i = 0; i < 200 && descriptor_count() > descriptors; i++) usleep(10000);
+    assert_true(descriptor_count() <= descriptors);
+    stand_destroy(s);
+}
+
+static void test_SE_05(void **state)
+{
+    stand_t *s = *state;
+    static const struct { const char *field, *param; } bad[] = {
+        {"\"chat_template\":\"{% for i in range(10**9) %}x{% endfor %}\"", "chat_template"},
+        {"\"chat_template_kwargs\":{\"chat_template\":\"x\"}", "chat_template_kwargs"},
+        {"\"chat_template_args\":{\"chat_template\":\"x\"}", "chat_template_args"},
+        {"\"chat_template_name\":\"../../x\"", "chat_template_name"},
+        {"\"tokenize\":true", "tokenize"},
+        {"\"add_generation_prompt\":\"yes\"", "add_generation_prompt"},
+        {"\"tools\":[{\"type\":\"function\"}]", "tools"},
+        {"\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+        {"\"unheard_of\":1", "unheard_of"},
+    };
+    char body[300];
+    uint32_t before = stand_get(s, &s->submits);
+    for (size_t i = 0; i < QR_COUNT(bad); i++) {
+        snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],%s}", bad[i].field);
+        reply_t r = client_post(s, "/v1/chat/completions", body);
+        assert_true(r.took_us < 50000);
+        assert_error(r, 400, bad[i].param, NULL);
+    }
+    assert_int_equal(stand_get(s, &s->submits), before);
+    json_decref(ask(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"add_generation_prompt\":true,\"tools\":[],\"n\":1,\"max_tokens\":1,"
+                                               "\"response_format\":{\"type\":\"text\"},\"logit_bias\":null,\"presence_penalty\":0.0,\"metadata\":{\"a\":\"b\"}}"));
+}
+
+static void test_field_bounds(void **state)
+{
+    stand_t *s = *state;
+    static const struct { const char *field, *param; } bad[] = {
+        {"\"temperature\":-0.1", "temperature"}, {"\"temperature\":\"1\"", "temperature"}, {"\"top_p\":1.1", "top_p"}, {"\"min_p\":-1", "min_p"},
+        {"\"top_k\":-2", "top_k"}, {"\"top_k\":1.5", "top_k"}, {"\"max_tokens\":0", "max_tokens"}, {"\"max_tokens\":-1", "max_tokens"},
+        {"\"max_tokens\":\"5\"", "max_tokens"}, {"\"seed\":1.5", "seed"}, {"\"stop\":\"\"", "stop"}, {"\"stop\":[1]", "stop"}, {"\"stream\":1", "stream"},
+        {"\"logprobs\":true", "logprobs"}, {"\"logprobs\":6", "logprobs"}, {"\"logprobs\":-1", "logprobs"}, {"\"cache_salt\":\"\"", "cache_salt"},
+        {"\"cache_salt\":5", "cache_salt"}, {"\"model\":5", "model"}, {"\"ignore_eos\":1", "ignore_eos"}, {"\"echo\":true", "echo"},
+        {"\"best_of\":3", "best_of"}, {"\"frequency_penalty\":0.5", "frequency_penalty"}, {"\"suffix\":\"x\"", "suffix"}, {"\"priority\":-1", "priority"},
+        {"\"seed\":18446744073709551616", ""},
+    };
+    char body[300];
+    for (size_t i = 0; i < QR_COUNT(bad); i++) {
+        snprintf(body, sizeof body, "{\"prompt\":\"x\",%s}", bad[i].field);
+        assert_error(client_post(s, "/v1/completions", body), 400, bad[i].param, NULL);
+    }
+    char *many = repeat("{\"prompt\":\"x\",\"stop\":[\"a\"", ",\"a\"", 16, "]}");
+    assert_error(client_post(s, "/v1/completions", many), 400, "stop", NULL);
+    free(many);
+    char *deep = repeat("{\"prompt\":\"x\",\"stop\":\"", "a", 257, "\"}");
+    assert_error(client_post(s, "/v1/completions", deep), 400, "stop", NULL);
+    free(deep);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"x\",\"model\":\"gpt-4\"}"), 404, "model", "model_not_found");
+    assert_error(client_post(s, "/v1/completions", ""), 400, "", NULL);
+    assert_error(client_post(s, "/v1/completions", "[]"), 400, "", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"x\"} trailing"), 400, "", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"\xff\"}"), 400, "", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"\\ud800\"}"), 400, "", NULL);
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"a\\u0000b\",\"max_tokens\":1}"));
+    assert_int_equal(s->last_text_bytes, 3);
+}
+
+/* ---- paths, health, metrics ------------------------------------------------------------------------------------------------------------- */
+
+static void test_paths(void **state)
+{
+    stand_t *s = *state;
+    reply_t r = client_get(s, "/v1/models");
+    assert_int_equal(r.status, 200);
+    json_t *root = parse(r.body);
+    const json_t *model = json_array_get(json_object_get(root, "data"), 0);
+    assert_string_equal(json_string_value(json_object_get(model, "id")), "tiny");
+    assert_int_equal(at_integer(model, "max_model_len", NULL, NULL), 4096);
+    json_decref(root);
+    free(r.bytes);
+    r = client_get(s, "/v1/models/tiny");
+    assert_int_equal(r.status, 200);
+    free(r.bytes);
+    assert_error(client_get(s, "/v1/models/other"), 404, "model", "model_not_found");
+    assert_error(client_get(s, "/nowhere"), 404, "", "not_found");
+    r = client_get(s, "/v1/completions");
+    assert_non_null(strcasestr(r.bytes, "Allow: POST"));
+    assert_error(r, 405, "", NULL);
+    assert_error(client_post(s, "/v1/models", "{}"), 405, "", NULL);
+    static const char head[] = "HEAD /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    r = client_ask_raw(s, head, sizeof head - 1);
+    assert_int_equal(r.status, 200);
+    assert_int_equal(strlen(r.body), 0);
+    free(r.bytes);
+    static const char options[] = "OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    r = client_ask_raw(s, options, sizeof options - 1);
+    assert_int_equal(r.status, 204);
+    free(r.bytes);
+    r = client_get(s, "/v1/models?x=y");
+    assert_int_equal(r.status, 200);
+    free(r.bytes);
+    r = client_get(s, "/healthz");
+    assert_int_equal(r.status, 200);
+    free(r.bytes);
+    /* two requests on one connection */
+    static const char two[] = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    r = client_ask_raw(s, two, sizeof two - 1);
+    assert_non_null(strstr(r.bytes, "\"object\":\"list\""));
+    assert_non_null(strstr(r.bytes, "{\"status\":\"ok\"}"));
+    free(r.bytes);
+}
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void test_SD_03(void **state)
+{
+    stand_t *s = *state;
+    uint64_t took[51];
+    for (size_t i = 0; i < QR_COUNT(took); i++) {
+        uint64_t start = stand_now_us();
+        reply_t r = client_get(s, "/readyz");
+        took[i] = stand_now_us() - start;
+        assert_int_equal(r.status, 200);
+        free(r.bytes);
+    }
+    qsort(took, QR_COUNT(took), sizeof took[0], compare_u64);
+    print_message("/readyz: median %llu us\n", (unsigned long long)took[25]);
+    assert_true(took[25] < 20000);
+    assert_true(stand_get(s, &s->probes) >= QR_COUNT(took)); /* each walked the path */
+    s->probe_reason = QR_E_NO_WORKER;
+    assert_error(client_get(s, "/readyz"), 503, "", NULL);
+    assert_error(client_get(s, "/health"), 503, "", NULL);
+    s->probe_reason = 0;
+    s->probe_silent = true; /* hung: 503 within the limit, and at once for whoever asks later */
+    reply_t r = client_get(s, "/readyz");
+    assert_true(r.took_us > 900000 && r.took_us < 1800000);
+    assert_error(r, 503, "", NULL);
+    r = client_get(s, "/readyz");
+    assert_true(r.took_us < 100000);
+    assert_error(r, 503, "", NULL);
+    r = client_get(s, "/healthz"); /* this process itself answers */
+    assert_int_equal(r.status, 200);
+    free(r.bytes);
+    s->probe_silent = false; /* it wakes up and answers what it was asked */
+    pthread_mutex_lock(&s->lock);
+    stand_say(s, 0, STAND_GATEWAY, probe_done, &(qr_probe_done_t){.probe_id = s->probes});
+    pthread_mutex_unlock(&s->lock);
+    usleep(20000);
+    r = client_get(s, "/readyz");
+    assert_int_equal(r.status, 200);
+    free(r.bytes);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"NOWORKER\"}"), 503, "", "no_worker");
+}
+
+static uint64_t metric(stand_t *s, const char *name)
+{
+    reply_t r = client_get(s, "/metrics");
+    assert_int_equal(r.status, 200);
+    assert_non_null(strstr(r.bytes, "text/plain; version=0.0.4"));
+    char line[100];
+    snprintf(line, sizeof line, "\n%s ", name);
+    char *at = strstr(r.body, line);
+    assert_non_null(at);
+    snprintf(line, sizeof line, "# TYPE %s %s\n", name, strstr(name, "_total") ? "counter" : "gauge");
+    assert_non_null(strstr(r.body, line));
+    uint64_t value = strtoull(at + strlen(name) + 2, NULL, 10);
+    free(r.bytes);
+    return value;
+}
+
+static void test_SD_05(void **state)
+{
+    stand_t *s = *state;
+    uint64_t first = metric(s, "quire_requests_submitted_total");
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
+    /* gateway, router, page_manager and worker all report the same number here: the sum grows by four */
+    assert_int_equal(metric(s, "quire_requests_submitted_total"), first + 4);
+    s->metrics_silent = true; /* silent sources keep their last */
+    uint64_t before = metric(s, "quire_requests_submitted_total");
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
+    assert_int_equal(metric(s, "quire_requests_submitted_total"), before + 1);
+    assert_true(metric(s, "quire_http_answers_total") > 0);
+    s->metrics_silent = false;
+}
+
+static void test_restarted_counter(void **state)
+{
+    (void)state;
+    static qr_http_source_t source;
+    const uint32_t ids[] = {QR_METRIC_batches_total, QR_METRIC_lanes_open};
+    const uint64_t a[] = {10, 5}, b[] = {3, 2};
+    qr_http_source_take(&source, (qr_u32s_t){ids, 2}, (qr_u64s_t){a, 2});
+    qr_http_source_take(&source, (qr_u32s_t){ids, 2}, (qr_u64s_t){b, 2});
+    qr_http_buffer_t out = {0};
+    qr_http_put_metrics(&out, &source, 1);
+    qr_http_put_bytes(&out, "", 1);
+    assert_non_null(strstr(out.data, "\nquire_batches_total 13\n"));
+    assert_non_null(strstr(out.data, "\nquire_lanes_open 2\n"));
+    qr_http_buffer_done(&out);
+}
+
+static void test_cache_drop(void **state)
+{
+    stand_t *s = *state;
+    json_t *root = ask(s, "/admin/cache/drop", "");
+    assert_int_equal(at_integer(root, "pages_free", NULL, NULL), 7);
+    assert_int_equal(at_integer(root, "pages_held", NULL, NULL), 1);
+    assert_int_equal(at_integer(root, "pages_pool", NULL, NULL), 8);
+    json_decref(root);
+    assert_int_equal(stand_get(s, &s->drops), 1);
+    static const char browser[] = "POST /admin/cache/drop HTTP/1.1\r\nHost: x\r\nOrigin: http://evil\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    assert_error(client_ask_raw(s, browser, sizeof browser - 1), 403, "", "permission");
+    assert_int_equal(stand_get(s, &s->drops), 1);
+}
+
+/* ---- clients that leave, are slow, or are many ------------------------------------------------------------------------------------------- */
+
+static void test_client_leaves(void **state)
+{
+    stand_t *s = *state;
+    static const char *const bodies[] = {"{\"prompt\":\"HANG\"}", "{\"prompt\":\"HANG\",\"stream\":true}"};
+    for (size_t i = 0; i < 2; i++) { /* as in a long prefill: nothing is written to the socket */
+        uint32_t before = stand_get(s, &s->cancels), submits = stand_get(s, &s->submits);
+        int fd = client_open_post(s, "/v1/completions", bodies[i]);
+        assert_true(stand_wait(s, &s->submits, submits + 1, 1000));
+        uint64_t start = stand_now_us();
+        close(fd);
+        assert_true(stand_wait(s, &s->cancels, before + 1, 1000));
+        assert_true(stand_now_us() - start < 200000);
+        assert_int_equal(stand_get(s, &s->last_cancel_reason), QR_E_CANCELLED);
+    }
+    assert_int_equal(stand_get(s, &s->open_now), 0);
+}
+
+static void test_slow_client(void **state)
+{
+    (void)state;
+    stand_t *s = stand_new(4096);
+    s->given.params.stream_bytes = 65536;
+    assert_true(stand_start(s));
+    int fd = client_open_post(s, "/v1/completions", "{\"prompt\":\"FLOOD\",\"stream\":true,\"logprobs\":0,\"return_token_ids\":true}");
+    assert_true(stand_wait(s, &s->cancels, 1, 8000)); /* never read: the queue fills, then the request is cancelled */
+    assert_int_equal(stand_get(s, &s->last_cancel_reason), QR_E_SLOW_CLIENT);
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}")); /* others are served */
+    reply_t r = client_read(fd); /* what was queued still comes, and then says why it ended */
+    assert_int_equal(r.status, 200);
+    assert_non_null(strstr(r.body, "\"code\":\"slow_client\"}}\n\n"));
+    assert_null(strstr(r.body, "[DONE]"));
+    free(r.bytes);
+    close(fd);
+    stand_destroy(s);
+}
+
+static void test_failures(void **state)
+{
+    stand_t *s = *state;
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"FAIL\",\"max_tokens\":9}"), 500, "", "device");
+    reply_t r = client_post(s, "/v1/completions", "{\"prompt\":\"FAIL\",\"max_tokens\":9,\"stream\":true}");
+    assert_int_equal(r.status, 200); /* it had begun: the error is an event, and nothing follows */
+    char *error = strstr(r.body, "data: {\"error\":{");
+    assert_non_null(error);
+    assert_null(strstr(r.body, "[DONE]"));
+    assert_null(strstr(error + 1, "data: "));
+    assert_true(r.whole);
+    free(r.bytes);
+}
+
+typedef struct burst {
+    stand_t *s;
+    int status[64];
+    bool retry[64];
+    uint64_t took_us[64];
+} burst_t;
+static void *burst_part(void *context)
+{
+    burst_t *b = context;
+    int fds[64];
+    uint64_t start = stand_now_us();
+    for (int i = 0; i < 64; i++) fds[i] = client_open_post(b->s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":4}");
+    for (int i = 0; i < 64; i++) {
+        reply_t r = client_read(fds[i]);
+        b->status[i] = r.status;
+        b->retry[i] = strcasestr(r.bytes, "Retry-After: 2\r\n") != NULL;
+        b->took_us[i] = stand_now_us() - start;
+        free(r.bytes);
+        close(fds[i]);
+    }
+    return NULL;
+}
+
+static void test_SC_05(void **state)
+{
+    stand_t *s = *state;
+    burst_t parts[3] = {{.s = s}, {.s = s}, {.s = s}};
+    pthread_t threads[3];
+    s->busy_over = 32;
+    s->step_us = 50000;
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, burst_part, &parts[i]);
+    int served = 0, refused = 0;
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        for (int j = 0; j < 64; j++) {
+            served += parts[i].status[j] == 200;
+            refused += parts[i].status[j] == 429 && parts[i].retry[j];
+        }
+    }
+    s->busy_over = 0;
+    s->step_us = 2000;
+    assert_int_equal(served + refused, 192); /* nobody hangs, nobody gets anything else */
+    assert_true(served >= 32 && refused > 0);
+    for (int i = 0; i < 10; i++) json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":4}"));
+    assert_int_equal(stand_get(s, &s->open_now), 0);
+}
+
+/* ---- life --------------------------------------------------------------------------------------------------------------------------------- */
+
+static void test_port_in_use(void **state)
+{
+    stand_t *s = *state, *second = stand_new(4096);
+    snprintf(second->given.params.listen, sizeof second->given.params.listen, "127.0.0.1:%u", s->port);
+    assert_false(stand_start(second));
+    assert_int_equal(second->ready_reason, QR_E_IN_USE);
+    assert_non_null(strstr(second->ready_text, "--listen"));
+    stand_destroy(second);
+    static const struct { const char *listen; uint32_t reason; } bad[] = {{"nonsense", QR_E_INVALID}, {"127.0.0.1:99999", QR_E_INVALID},
+        {"127.0.0.1:", QR_E_INVALID}, {"[::1:80", QR_E_INVALID}, {"no.such.host.invalid:80", QR_E_INVALID}};
+    for (size_t i = 0; i < QR_COUNT(bad); i++) {
+        second = stand_new(4096);
+        strcpy(second->given.params.listen, bad[i].listen);
+        assert_false(stand_start(second));
+        assert_int_equal(second->ready_reason, bad[i].reason);
+        assert_true(second->ready_text[0]);
+        stand_destroy(second);
+    }
+}
+
+static void test_drain_and_stop(void **state)
+{
+    (void)state;
+    stand_t *s = stand_new(4096);
+    assert_true(stand_start(s));
+    int stream = client_open_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":100000,\"stream\":true}");
+    int plain = client_open_post(s, "/v1/completions", "{\"prompt\":\"HANG\"}");
+    assert_true(stand_wait(s, &s->submits, 2, 1000));
+    char some[16];
+    assert_true(recv(stream, some, sizeof some, MSG_PEEK) > 0);
+    s->draining = true;
+    usleep(50000);
+    reply_t r = client_post(s, "/v1/completions", "{\"prompt\":\"hi\"}");
+    assert_non_null(strcasestr(r.bytes, "Retry-After:"));
+    assert_error(r, 503, "", "draining");
+    assert_error(client_get(s, "/readyz"), 503, "", NULL);
+    s->stopping = true;
+    r = client_read(stream); /* neither is left in silence */
+    assert_non_null(strstr(r.body, "data: {\"error\":{"));
+    assert_true(r.whole);
+    free(r.bytes);
+    assert_error(client_read(plain), 503, "", "draining");
+    close(stream);
+    close(plain);
+    for (int i = 0; i < 1000 && !s->stopped; i++) usleep(1000);
+    assert_true(s->stopped);
+    stand_destroy(s);
+}
+
+static int setup(void **state)
+{
+    stand_t *s = stand_new(4096);
+    *state = s;
+    return stand_start(s) ? 0 : -1;
+}
+static int teardown(void **state)
+{
+    stand_destroy(*state);
+    return 0;
+}
+
+#define WITH_STAND(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_STAND(test_completion), WITH_STAND(test_chat), WITH_STAND(test_stream), WITH_STAND(test_AP_05), WITH_STAND(test_AP_07),
+        WITH_STAND(test_AP_09), WITH_STAND(test_AP_11), WITH_STAND(test_AP_13), cmocka_unit_test(test_AP_15), cmocka_unit_test(test_SE_01),
+        WITH_STAND(test_smuggling), cmocka_unit_test(test_SE_03), WITH_STAND(test_SE_05), WITH_STAND(test_field_bounds), WITH_STAND(test_paths),
+        WITH_STAND(test_SD_03), WITH_STAND(test_SD_05), cmocka_unit_test(test_restarted_counter), WITH_STAND(test_cache_drop),
+        WITH_STAND(test_client_leaves), cmocka_unit_test(test_slow_client), WITH_STAND(test_failures), WITH_STAND(test_SC_05),
+        WITH_STAND(test_port_in_use), cmocka_unit_test(test_drain_and_stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
