@@ -7,6 +7,7 @@
  *     HEAD_BITS of the largest; the rest is looked at when a rank or a sum falls behind it. */
 #include "model/sampler.h"
 
+#include "base/params.h"
 #include "base/philox.h"
 
 enum {
@@ -107,10 +108,13 @@ VARIANT(avx2, __attribute__((target("avx2,fma"))))
 VARIANT(avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma"))))
 #endif
 
-static passes_t passes_pick(void)
+/* The best the processor has, at most what isa names. */
+static passes_t passes_pick(uint32_t isa)
 {
+    (void)isa;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    if (isa == QR_ISA_SCALAR) return (passes_t){maxima_plain, sum_plain};
+    if (isa != QR_ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         return (passes_t){maxima_avx512, sum_avx512};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (passes_t){maxima_avx2, sum_avx2};
 #endif
@@ -326,11 +330,11 @@ static float logprob_of(const draw_t *d, uint32_t token)
     return (float)((double)d->logits[token] - (double)raw.scaled - natural_log(sum));
 }
 
-uint32_t qr_sampler_draw(const qr_sampling_t *sampling, const float *logits, uint32_t vocabulary, uint32_t position, uint32_t choice,
-                         void *scratch, float *ret_logprob)
+uint32_t qr_sampler_draw_as(uint32_t isa, const qr_sampling_t *sampling, const float *logits, uint32_t vocabulary, uint32_t position,
+                            uint32_t choice, void *scratch, float *ret_logprob)
 {
     qr_assert(vocabulary >= 1 && ((uintptr_t)scratch & 7) == 0);
-    draw_t d = {.logits = logits, .count = vocabulary, .passes = passes_pick(), .candidates = scratch, .temperature = 1.0f};
+    draw_t d = {.logits = logits, .count = vocabulary, .passes = passes_pick(isa), .candidates = scratch, .temperature = 1.0f};
     d.maxima = (uint32_t *)(void *)((uint8_t *)scratch + (size_t)vocabulary * sizeof(candidate_t));
     d.passes.maxima(logits, vocabulary, d.maxima);
     for (uint32_t block = 0; block < block_count(vocabulary); block++) d.most = qr_max_u32(d.most, d.maxima[block]);
@@ -345,4 +349,10 @@ uint32_t qr_sampler_draw(const qr_sampling_t *sampling, const float *logits, uin
     }
     if (ret_logprob) *ret_logprob = logprob_of(&d, token);
     return token;
+}
+
+uint32_t qr_sampler_draw(const qr_sampling_t *sampling, const float *logits, uint32_t vocabulary, uint32_t position, uint32_t choice,
+                         void *scratch, float *ret_logprob)
+{
+    return qr_sampler_draw_as(QR_ISA_AUTO, sampling, logits, vocabulary, position, choice, scratch, ret_logprob);
 }

@@ -18,5 +18,8 @@ size_t qr_sampler_scratch_bytes(uint32_t vocabulary);
  * NULL): natural log of the raw softmax of the drawn token. Returns the token. */
 uint32_t qr_sampler_draw(const qr_sampling_t *sampling, const float *logits, uint32_t vocabulary, uint32_t position, uint32_t choice,
                          void *scratch, float *ret_logprob);
+/* The same with at most the instruction set QR_ISA_* (tests: every one draws the same). */
+uint32_t qr_sampler_draw_as(uint32_t isa, const qr_sampling_t *sampling, const float *logits, uint32_t vocabulary, uint32_t position,
+                            uint32_t choice, void *scratch, float *ret_logprob);
 
 #endif
