@@ -466,7 +466,8 @@ static void block_commit(page_manager_t *s, route_t *route, uint32_t j, uint32_t
             continue;
         }
         if (page_at(s, g, p)->state != QR_PAGE_USED) qr_page_move(table(s), g, p, QR_PAGE_USED);
-        if (most || (rows == node->rows && node->pages[g] == QR_PAGE_NONE)) qr_residents_name(residents(s), n, g, p);
+        bool replaces = rows == s->page_tokens && node->pages[g] == QR_PAGE_NONE; /* the window's page was evicted meanwhile */
+        if (most || replaces) qr_residents_name(residents(s), n, g, p);
     }
     if (!most) return;
     node->rows = rows;
@@ -1217,19 +1218,23 @@ static void handle(void *self, const qr_given_t *given, const qr_message_t *mess
 
 /* ---- check ------------------------------------------------------------------------------------------------------------------------------------------- */
 
-/* References of one page, counted from who holds it. */
-static uint32_t references(const page_manager_t *s, uint32_t g, uint32_t p)
+enum { CHECKED_AT_ONCE = 1024 };
+
+/* Counts references to pages [from, from + CHECKED_AT_ONCE) of a group from who holds them. */
+static void references(const page_manager_t *s, uint32_t g, uint32_t from, uint32_t *counts)
 {
-    uint32_t count = 0;
+    memset(counts, 0, CHECKED_AT_ONCE * sizeof(uint32_t));
     for (uint32_t r = 0; r < s->route_capacity; r++) {
         const route_t *route = route_at(s, r);
+        const uint32_t *pages = pages_of(s, r, g);
         if (!is_open(route)) continue;
-        if (route->copy_rows && route->copy_pages[g] == p) count++;
-        for (uint32_t j = route->windows[g].first; j < route->windows[g].end; j++) count += pages_of(s, r, g)[j] == p;
+        if (route->copy_rows && route->copy_pages[g] - from < CHECKED_AT_ONCE) counts[route->copy_pages[g] - from]++;
+        for (uint32_t j = route->windows[g].first; j < route->windows[g].end; j++)
+            if (pages[j] - from < CHECKED_AT_ONCE) counts[pages[j] - from]++;
     }
     for (uint32_t l = 0; l < QR_LEASES_MAX; l++)
-        if (lease_at(s, l)->open) count += lease_has(s, l, g, p);
-    return count;
+        for (uint32_t i = 0; lease_at(s, l)->open && i < lease_at(s, l)->count[g]; i++)
+            if (lease_pages_of(s, l, g)[i] - from < CHECKED_AT_ONCE) counts[lease_pages_of(s, l, g)[i] - from]++;
 }
 static uint32_t holders(const page_manager_t *s, uint32_t n)
 {
@@ -1279,13 +1284,13 @@ static void check_route(const page_manager_t *s, uint32_t r)
 static void check_group(const page_manager_t *s, uint32_t g)
 {
     const qr_pool_t *pool = pool_at(s, g);
-    uint32_t idle = 0, captured = 0;
+    uint32_t idle = 0, captured = 0, counts[CHECKED_AT_ONCE];
     for (uint32_t r = 0; r < s->route_capacity; r++)
         if (is_open(route_at(s, r))) idle += route_at(s, r)->windows[g].idle;
     for (uint32_t p = 0; p < pool->pages; p++) {
         const qr_page_t *page = page_at(s, g, p);
-        bool orphan = page->state == QR_PAGE_FENCED && !page->refs;
-        qr_assert(orphan || page->refs == references(s, g, p)); /* I3 */
+        if (p % CHECKED_AT_ONCE == 0) references(s, g, p, counts);
+        qr_assert(page->refs == counts[p % CHECKED_AT_ONCE]); /* I3 */
         qr_assert((page->charge != NONE) == (pool->window && page->refs)); /* I6 */
         captured += page->charge == QR_CHARGE_CAPTURES;
     }

@@ -52,7 +52,7 @@ static bool leaf_may_leave(const qr_residents_t *r, const qr_node_t *node)
 {
     if (node->children || node->holders || !node->rows) return false;
     for (uint32_t g = 0; g < r->group_count; g++)
-        if (node->pages[g] != QR_PAGE_NONE && page_at(r, g, node->pages[g])->state != QR_PAGE_RETAINED) return false;
+        if (!pool_at(r, g)->window && page_at(r, g, node->pages[g])->state != QR_PAGE_RETAINED) return false;
     return true;
 }
 static uint64_t value_of(const qr_residents_t *r, const qr_node_t *node)
@@ -233,6 +233,9 @@ static void check_node(const qr_residents_t *r, uint32_t n)
     if (node->rows && !(node->parent & QR_NODE_ROOT)) qr_assert(node_at(r, node->parent)->rows == r->page_tokens); /* R2 */
     if (!node->holders) qr_assert(node->rows == node->token_count && node->writer == QR_NODE_NONE);
     qr_assert(qr_order_has(qr_residents_leaves(r), n) == leaf_may_leave(r, node)); /* R5 */
+    /* A copy's source keeps its ancestors from leaving: they are held, or `evictable` would promise what eviction cannot reach. */
+    if (!node->holders && page_at(r, 0, node->pages[0])->state != QR_PAGE_RETAINED)
+        qr_assert((node->parent & QR_NODE_ROOT) || node_at(r, node->parent)->holders);
 }
 void qr_residents_check(const qr_residents_t *r)
 {

@@ -6,8 +6,9 @@
  *     the parent has page_tokens rows.
  * R3. An unreferenced page with rows is retained if it is named, free otherwise.
  * R4. evictable of a whole-prefix group counts retained pages whose node nobody holds; of a windowed group, all retained pages.
- * R5. In the order of leaves: nodes with rows, without children or holders, whose named pages are all retained. In the order of
- *     a windowed group: its retained pages. */
+ * R5. In the order of leaves: nodes with rows, without children or holders, whose pages of whole-prefix groups are retained (a
+ *     page of a windowed group may still be a copy's source: it stays with who references it). In the order of a windowed group:
+ *     its retained pages. */
 #ifndef QR_RESIDENTS_H
 #define QR_RESIDENTS_H
 
