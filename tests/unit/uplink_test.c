@@ -222,7 +222,7 @@ typedef struct hand {
 static void hand_open(hand_t *hand, const char *routing, int port, const char *public_key, const char *secret)
 {
     char endpoint[64];
-    int zero = 0, timeout = 300;
+    int zero = 0, timeout = 300, mark = 16;
     memset(hand, 0, sizeof *hand);
     hand->session = 77;
     hand->epoch = 5;
@@ -230,6 +230,7 @@ static void hand_open(hand_t *hand, const char *routing, int port, const char *p
     hand->context = zmq_ctx_new();
     hand->socket = zmq_socket(hand->context, ZMQ_DEALER);
     zmq_setsockopt(hand->socket, ZMQ_LINGER, &zero, sizeof zero);
+    zmq_setsockopt(hand->socket, ZMQ_RCVHWM, &mark, sizeof mark);
     zmq_setsockopt(hand->socket, ZMQ_RCVTIMEO, &timeout, sizeof timeout);
     zmq_setsockopt(hand->socket, ZMQ_SNDTIMEO, &timeout, sizeof timeout);
     zmq_setsockopt(hand->socket, ZMQ_ROUTING_ID, routing, strlen(routing));
@@ -375,6 +376,151 @@ static void test_hostile_peer_is_dropped(void **state)
     qr_mesh_destroy(&device);
 }
 
+/* ---- a peer that does not read, and one that vanishes ------------------------------------------------------------------------------ */
+
+/* A toy heartbeat on node 2 floods node 1 with beats while its link is up, and beats once a millisecond to node 3. */
+enum { FLOOD = 200 };
+static void flood_handle(void *self, const qr_given_t *given_, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    toy_t *toy = self;
+    (void)given_;
+    bool life = toy_life(toy, m, outbox);
+    if (m->type == QR_MESSAGE_start || m->type == QR_MESSAGE_alarm) qr_outbox_alarm(outbox, m->now_us + 1000);
+    if (m->type == QR_MESSAGE_link_up && m->body.link_up.node == 1) toy->work_left = 1;
+    if (m->type == QR_MESSAGE_link_down && m->body.link_down.node == 1) toy->work_left = 0;
+    if (life || m->type != QR_MESSAGE_alarm) return;
+    for (int i = 0; i < FLOOD && toy->work_left; i++)
+        qr_send(outbox, qr_address(1, 0, QR_ROLE_heartbeat, 0), beat, (&(qr_beat_t){2, toy->epoch, ++toy->sent, 1}));
+    qr_send(outbox, qr_address(3, 0, QR_ROLE_heartbeat, 0), beat, (&(qr_beat_t){2, toy->epoch, ++toy->received, 1}));
+}
+static const qr_actor_class_t flood_class = {.name = "heartbeat", .role = QR_ROLE_heartbeat, .max_out = FLOOD + 8, .bytes = toy_bytes, .init = toy_init,
+    .handle = flood_handle, .print = toy_print};
+static const qr_actor_class_t *const floods[] = {&flood_class};
+
+/* The fast client: reads at once, says hello often, and measures the longest time without a beat. */
+typedef struct fast { hand_t hand; atomic_bool end, ready; uint64_t beats, gap_us; bool holes; } fast_t;
+
+static void say_hello_as(hand_t *hand, uint32_t node)
+{
+    qr_message_t message = {.type = QR_MESSAGE_link_hello, .from = qr_address(node, 0, QR_ROLE_uplink, 0), .to = qr_address(2, 0, QR_ROLE_uplink, 0)};
+    message.body.link_hello = (qr_link_hello_t){.protocol = QR_LINK_PROTOCOL, .schema_hash = qr_describe_hash(), .node = node, .node_epoch = hand->epoch,
+        .session = hand->session, .echo = hand->peer_session, .chunk_tokens = (uint32_t)given->params.chunk_tokens};
+    hand_send(hand, &message);
+}
+
+/* Receives one message; false after the receive timeout. */
+static bool hand_receive(hand_t *hand, qr_message_t *message)
+{
+    uint8_t wire[4096];
+    int count = zmq_recv(hand->socket, wire, sizeof wire, 0);
+    qr_arena_reset(&hand->arena);
+    return count > 0 && count <= (int)sizeof wire && qr_codec_decode(wire, (size_t)count, &hand->arena, message) == 0;
+}
+
+static void *fast_body(void *context)
+{
+    fast_t *fast = context;
+    uint64_t last = 0, sequence = 0, hello_us = 0;
+    while (!atomic_load(&fast->end)) {
+        qr_message_t message;
+        if (qr_clock_us() > hello_us + 50000) {
+            say_hello_as(&fast->hand, 3);
+            hello_us = qr_clock_us();
+        }
+        if (!hand_receive(&fast->hand, &message)) continue;
+        if (message.type == QR_MESSAGE_link_hello) {
+            fast->hand.peer_session = message.body.link_hello.session;
+            continue;
+        }
+        uint64_t now = qr_clock_us();
+        if (last && now - last > fast->gap_us) fast->gap_us = now - last;
+        if (sequence && message.body.beat.sequence != sequence + 1) fast->holes = true;
+        sequence = message.body.beat.sequence;
+        last = now;
+        if (++fast->beats == 20) atomic_store(&fast->ready, true);
+    }
+    return NULL;
+}
+
+#ifdef QR_SANITIZED
+enum { GAP_US = 2000000 };
+#else
+enum { GAP_US = 200000 };
+#endif
+
+static void slow_peer(bool vanishes)
+{
+    char text[1024], words[256];
+    qr_text_t error;
+    qr_text_init(&error, words, sizeof words);
+    next_port += 2;
+    (void)snprintf(text, sizeof text,
+                   "version = 1\nnode = one\n    id = 1\n    insecure = 1\n    host = h\n        actor = heartbeat\nnode = device0\n    id = 2\n"
+                   "    insecure = 1\n    listen\n        control = \"tcp://127.0.0.1:%d\"\n    host = h\n        actor = heartbeat\nnode = three\n"
+                   "    id = 3\n    insecure = 1\n    host = h\n        actor = heartbeat\nlink\n    connect = one\n    listen = device0\nlink\n"
+                   "    connect = three\n    listen = device0\n",
+                   next_port);
+    if (qr_topology_parse("t", text, strlen(text), &topology, &error) != 0) fail_msg("%s", words);
+    qr_mesh_config_t config = {.topology = &topology, .node = "device0", .classes = floods, .class_count = 1, .given = given, .log_level = QR_LEVEL_ERROR};
+    qr_mesh_t *device = NULL;
+    given->params.peer_down_ms = 5000; /* silence is not what ends it here */
+    if (qr_mesh_new(&config, &device, &error) != 0) fail_msg("%s", words);
+    static fast_t fast;
+    memset(&fast, 0, sizeof fast);
+    hand_open(&fast.hand, "n3", next_port, NULL, NULL);
+    int brief = 20;
+    zmq_setsockopt(fast.hand.socket, ZMQ_RCVTIMEO, &brief, sizeof brief);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, fast_body, &fast), 0);
+    UNTIL(atomic_load(&fast.ready));
+
+    hand_t slow;
+    hand_open(&slow, "n1", next_port, NULL, NULL);
+    assert_true(hand_greet(&slow));
+    UNTIL(counts_of(device).link_sessions == 2);
+    if (vanishes) {
+        usleep(300000);
+        hand_close(&slow);
+    }
+    /* Not read: marks and buffers fill up, the send is refused, the session ends. Nothing waits. */
+    uint64_t end = qr_clock_us() + 20000000;
+    while (counts_of(device).link_down_dropped == 0 && qr_clock_us() < end) {
+        usleep(20000);
+        if (!vanishes) say_hello_as(&slow, 1);
+    }
+    assert_true(counts_of(device).link_down_dropped > 0);
+    uint64_t expected = 0, got = 0;
+    qr_message_t message;
+    bool ended = false;
+    while (!vanishes && hand_receive(&slow, &message)) {
+        if (message.type == QR_MESSAGE_link_hello) ended = message.body.link_hello.session != slow.peer_session;
+        if (ended) break;
+        if (message.type != QR_MESSAGE_beat) continue;
+        if (expected == 0) expected = message.body.beat.sequence;
+        assert_int_equal(message.body.beat.sequence, expected); /* no hole: a prefix, then the end of the session */
+        expected++;
+        got++;
+    }
+    if (!vanishes) assert_true(ended && got > 1000);
+    atomic_store(&fast.end, true);
+    (void)pthread_join(thread, NULL);
+    assert_false(fast.holes);
+    if (fast.gap_us > GAP_US) fail_msg("the fast peer waited %llu us", (unsigned long long)fast.gap_us);
+    if (!vanishes) hand_close(&slow);
+    hand_close(&fast.hand);
+    finish(&device);
+    const toy_t *toy = qr_mesh_state(device, qr_address(2, 0, QR_ROLE_heartbeat, 0));
+    assert_true(toy->links_down >= 1);
+    assert_int_equal(toy->work_left, 0);
+    qr_mesh_destroy(&device);
+    given->params.peer_down_ms = 500;
+}
+
+/* TR-01: a peer that does not read gets everything in order up to the end of its session, never a hole; others are not delayed. */
+static void test_TR_01(void **state) { (void)state; slow_peer(false); }
+/* TR-03: a peer that vanishes while its queue fills never blocks the sender; its session ends, others are served. */
+static void test_TR_03(void **state) { (void)state; slow_peer(true); }
+
 /* ---- link.h by hand ------------------------------------------------------------------------------------------------------------------ */
 
 static void test_sessions_need_the_echo(void **state)
@@ -416,6 +562,8 @@ int main(void)
         cmocka_unit_test(test_restart_is_a_new_session),
         cmocka_unit_test(test_TR_05),
         cmocka_unit_test(test_hostile_peer_is_dropped),
+        cmocka_unit_test(test_TR_01),
+        cmocka_unit_test(test_TR_03),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
