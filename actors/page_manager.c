@@ -767,12 +767,32 @@ static uint32_t next_writer(const page_manager_t *s, uint32_t n)
     }
     return best;
 }
+/* Of two leaves where one begins with all the rows of the other, one is enough: the shorter one goes. n has just been let go. */
+static void leaf_tidy(page_manager_t *s, uint32_t n)
+{
+    const qr_node_t *node = node_at(s, n);
+    const uint32_t *tokens = qr_node_tokens(tree(s), n);
+    uint32_t steps = 0, next;
+    if (node->rows == s->page_tokens || node->children) return;
+    for (uint32_t m = qr_prefix_tree_next(tree(s), node->parent, tokens[0], NONE, &steps); m != NONE; m = next) {
+        const qr_node_t *other = node_at(s, m);
+        next = qr_prefix_tree_next(tree(s), node->parent, tokens[0], m, &steps);
+        uint32_t less = qr_min_u32(node->rows, other->rows);
+        if (m == n || !less || equal_tokens(qr_node_tokens(tree(s), m), tokens, less) < less) continue;
+        if (other->rows >= node->rows && names_all(s, other)) {
+            qr_residents_forget(residents(s), n);
+            return;
+        }
+        if (other->rows < node->rows && names_all(s, node) && qr_order_has(qr_residents_leaves(residents(s)), m))
+            qr_residents_forget(residents(s), m);
+    }
+}
 /* Lets go of every page and node, deepest first. */
 static void walk_end(page_manager_t *s, route_t *route, bool keep)
 {
     uint32_t r = index_of(s, route), *walk = walk_of(s, r);
-    uint32_t blocks = qr_max_u32(route->walked, blocks_for(s, route->rows_max));
-    for (uint32_t j = blocks; j-- > 0;) {
+    uint32_t leaf = route->walked - 1;
+    for (uint32_t j = blocks_for(s, route->rows_max); j-- > 0;) {
         for (uint32_t g = 0; g < s->group_count; g++) {
             uint32_t p = page_of(s, route, g, j);
             if (p != QR_PAGE_NONE) route_unref(s, route, g, p, j, true);
@@ -783,6 +803,7 @@ static void walk_end(page_manager_t *s, route_t *route, bool keep)
         qr_residents_unhold(residents(s), walk[j], mine && !keep);
         route->walked = j; /* no longer a walker when the next writer is looked for */
         if (mine && !last) node_at(s, walk[j])->writer = next_writer(s, walk[j]);
+        if (last && j == leaf && node->token_count) leaf_tidy(s, walk[j]);
     }
 }
 

@@ -105,7 +105,7 @@ void qr_residents_hold(qr_residents_t *r, uint32_t n)
         if (!node->children) put_in_order(r, n);
     }
 }
-static void remove_node(qr_residents_t *r, uint32_t n)
+void qr_residents_forget(qr_residents_t *r, uint32_t n)
 {
     qr_order_t *leaves = qr_residents_leaves(r);
     qr_node_t *node = node_at(r, n);
@@ -122,7 +122,7 @@ void qr_residents_unhold(qr_residents_t *r, uint32_t n, bool drop)
     if (--node->holders) return;
     count_named(r, node, 1);
     if (!node->rows || (drop && !node->children)) {
-        remove_node(r, n);
+        qr_residents_forget(r, n);
         return;
     }
     node->writer = QR_NODE_NONE;
@@ -188,7 +188,7 @@ void qr_residents_merge(qr_residents_t *r, uint32_t from, uint32_t into)
     }
     leaf->holders = 0;
     leaf->rows = 0;
-    remove_node(r, from);
+    qr_residents_forget(r, from);
 }
 
 /* ---- eviction ------------------------------------------------------------------------------------------------------------------ */
@@ -199,7 +199,7 @@ bool qr_residents_evict_leaf(qr_residents_t *r)
     if (!leaves->count) return false;
     uint32_t n = qr_order_take(leaves);
     for (uint32_t g = 0; g < r->group_count; g++) r->evictions += node_at(r, n)->pages[g] != QR_PAGE_NONE;
-    remove_node(r, n);
+    qr_residents_forget(r, n);
     return true;
 }
 bool qr_residents_evict_page(qr_residents_t *r, uint32_t g)

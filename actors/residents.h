@@ -50,6 +50,8 @@ void qr_residents_unname(qr_residents_t *residents, uint32_t group, uint32_t pag
 /* All that holds or names `from` goes over to `into`, which has equal tokens; whoever has more rows gives pages, rows and writer.
  * `from` has no children and is removed. */
 void qr_residents_merge(qr_residents_t *residents, uint32_t from, uint32_t into);
+/* Removes a node without holders or children; what it names is free, or stays with who still references it. */
+void qr_residents_forget(qr_residents_t *residents, uint32_t node);
 /* Frees the least valuable leaf with all it names; false if there is none. */
 bool qr_residents_evict_leaf(qr_residents_t *residents);
 /* Frees the least valuable retained page of a windowed group; its node stays. */
