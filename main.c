@@ -15,12 +15,15 @@
 #include "base/error.h"
 #include "model/decoder.h"
 #include "model/doctor.h"
+#include "model/inspect.h"
 #include "model/oracle.h"
 #include "model/tokenizer.h"
 #include "transport/mesh.h"
 #include "transport/tap.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -94,7 +97,15 @@ static int boot_decoder(boot_t *boot, qr_model_t *model, uint32_t context_tokens
     const qr_params_t *p = &boot->given.params;
     char message[512];
     qr_device_config_t device = {.kind = (uint32_t)p->device, .isa = (uint32_t)p->isa, .threads = threads_of(p)};
-    if (qr_device_new(&device, &boot->device, message, sizeof message)) return fail("device", message);
+    /* Compute threads never take the signals that mesh waits for; until then the default ends a slow load at once. */
+    sigset_t ends, before;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ends, &before);
+    int status = qr_device_new(&device, &boot->device, message, sizeof message);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status) return fail("device", message);
     uint64_t last = UINT64_MAX;
     if (qr_model_load(model, boot->device, isatty(2) ? show_progress : NULL, &last, message, sizeof message)) return fail("model", message);
     qr_decoder_config_t config = {.page_tokens = (uint32_t)p->page_tokens,
@@ -502,6 +513,8 @@ static int keys_main(int count, char **word)
     return 0;
 }
 
+static int inspect_main(int count, char **word) { return qr_inspect_main(count + 1, word - 1); }
+
 static const struct subcommand {
     const char *name;
     int (*main)(int count, char **word);
@@ -509,6 +522,7 @@ static const struct subcommand {
 } subcommands[] = {
     {"serve", serve_main, "serve a model to OpenAI clients"},
     {"generate", generate_main, "answer one prompt and end"},
+    {"inspect", inspect_main, "print what a model file holds"},
     {"doctor", qr_doctor_main, "check this machine and say what to do"},
     {"bench", bench_main, "measure prefill, decode and streams through the actors"},
     {"node", node_main, "run one node of a mesh (topology file)"},

@@ -13,4 +13,5 @@ if ! [ -f "$venv/ready" ]; then
 fi
 cd tests/program
 export QUIRE_BUILD=$(cd ../.. && realpath "$QUIRE_BUILD")
-exec "$venv/bin/python" -m unittest -v ${@:-discover -p 'test_*.py'}
+if [ $# -eq 0 ]; then set -- discover -v -p 'test_*.py'; else set -- -v "$@"; fi
+exec "$venv/bin/python" -m unittest "$@"

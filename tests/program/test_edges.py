@@ -115,8 +115,8 @@ class Ends(unittest.TestCase):
                 s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 server.settle("quire_worker_requests_open", 1)
                 s.close()
-                server.settle("quire_worker_requests_open", 0, 3)
-                server.settle("quire_lanes_open", 0, 3)
+                server.settle("quire_worker_requests_open", 0)
+                server.settle("quire_lanes_open", 0)
             pages = server.drop_cache()
             self.assertEqual(pages["pages_free"], pages["pages_pool"])
 
