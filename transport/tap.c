@@ -219,9 +219,11 @@ static void show_all(tap_t *tap)
 
 /* ---- command line ------------------------------------------------------------------------------------------------------------------ */
 
+static const char usage[] = "usage: quire tap DIR [--actor NAME] [--type MESSAGE] [--request N] [--summary] [--follow]\n";
+
 static int wrong(const char *what, const char *word)
 {
-    fprintf(stderr, "quire tap: %s%s\nusage: quire tap DIR [--actor NAME] [--type MESSAGE] [--request N] [--summary] [--follow]\n", what, word);
+    fprintf(stderr, "quire tap: %s%s\n%s", what, word, usage);
     return 2;
 }
 
@@ -250,6 +252,7 @@ static int parse(tap_t *tap, int count, char **words)
 
 int qr_tap_main(int count, char **words)
 {
+    if (count > 0 && (strcmp(words[0], "--help") == 0 || strcmp(words[0], "-h") == 0)) return fputs(usage, stdout), 0;
     tap_t *tap = calloc(1, sizeof *tap);
     void *arena = malloc(QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX));
     int status = tap && arena ? parse(tap, count, words) : wrong("not enough memory", "");
