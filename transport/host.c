@@ -28,7 +28,8 @@ typedef struct cell {
     int wake;               /* descriptor, -1 = none */
     bool started, stopped;
     bool recorded;          /* a segment is open */
-    uint64_t segment_used;  /* bytes of it */
+    bool too_large;         /* to be snapshot; said once */
+    uint64_t segment_used, segment_most; /* bytes of its entries; at which the next begins */
     uint32_t held_count;
     held_t held[QR_HELD_MAX];
     qr_pairs_t *pairs;
@@ -197,16 +198,22 @@ static bool segment_begin(qr_host_t *host, cell_t *cell)
         partners[count++] = (qr_record_partner_t){pair->address, pair->epoch_in,       pair->sequence_in, pair->sequence_out,
                                                   sum_u16(pair->asked), sum_u16(pair->owed)};
     }
-    qr_record_snapshot_t snapshot = {cell->alarm_us, host->now_us, count, 0, pure ? cell->state_bytes : 0};
-    uint8_t *head = NULL;
+    uint8_t *head = NULL, *runs = NULL;
+    size_t run_bytes = pure ? qr_record_runs_make(cell->state, cell->state_bytes, 2 * host->config.segment_bytes, &runs) : 0;
+    if (pure && !run_bytes && !cell->too_large) {
+        cell->too_large = true;
+        qr_log_line(host->config.log_level, QR_LEVEL_WARN, cell->actor->name, "its state is too large for record_bytes: recorded, but not for replay");
+    }
+    qr_record_snapshot_t snapshot = {cell->alarm_us, host->now_us, count, 0, run_bytes ? cell->state_bytes : 0};
     size_t head_bytes = qr_record_head_make(host->config.directory->node, cell->actor->name, cell->address, host->config.epoch, host->now_us,
-                                            host->config.given, pure, &head);
+                                            host->config.given, run_bytes != 0, &head);
     uint64_t address = cell->address;
     bool kept = head && qr_recorder_put(&host->recorder, address, QR_PIECE_OPEN, head, head_bytes, &snapshot, sizeof snapshot, host->now_us) &&
-                qr_recorder_put(&host->recorder, address, QR_PIECE_DATA, partners, count * sizeof *partners, cell->state,
-                                snapshot.state_bytes, host->now_us);
+                qr_recorder_put(&host->recorder, address, QR_PIECE_DATA, partners, count * sizeof *partners, runs, run_bytes, host->now_us);
     free(head);
+    free(runs);
     cell->segment_used = 0;
+    cell->segment_most = qr_max_u64(host->config.segment_bytes, 2 * run_bytes);
     return cell->recorded = kept;
 }
 
@@ -219,7 +226,7 @@ static void record_before(qr_host_t *host, cell_t *cell)
         for (uint32_t i = 0; i < host->cell_count; i++) host->cells[i].recorded = false;
         if (!qr_recorder_recovered(&host->recorder)) return;
     }
-    if (!cell->recorded || cell->segment_used > host->config.segment_bytes) (void)segment_begin(host, cell);
+    if (!cell->recorded || cell->segment_used > cell->segment_most) (void)segment_begin(host, cell);
 }
 
 /* The entry is one piece: its head and the message, then the hash of what was emitted; so it is whole or absent. */

@@ -381,6 +381,22 @@ static void directory_build(qr_mesh_t *mesh)
     }
 }
 
+/* Start-up sums the windows that end in each inbox: credit is the only bound there is. */
+static int check_windows(const qr_mesh_t *mesh, qr_text_t *error)
+{
+    for (uint32_t port = 1; port < mesh->directory.port_count; port++) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < mesh->member_count; i++)
+            for (uint32_t n = 0; mesh->members[i].port == port && n < mesh->topology.node_count; n++)
+                for (uint32_t k = 0; linked(mesh, n) && k < mesh->topology.nodes[n].actor_count; k++)
+                    sum += qr_roles_windows_sum(mesh->topology.nodes[n].actors[k].role, qr_address_role(mesh->members[i].address));
+        if (sum <= QR_PORT_IN_FLIGHT_MAX) continue;
+        qr_text_put(error, "more questions may be open towards one host than its inbox may hold; place its actors on several hosts");
+        return -QR_E_LIMIT;
+    }
+    return 0;
+}
+
 static int host_build(qr_mesh_t *mesh, uint32_t index)
 {
     const qr_actor_class_t *classes[QR_ACTORS_MAX];
@@ -612,6 +628,7 @@ static int build(qr_mesh_t *mesh, qr_text_t *error)
     qr_arena_init(&mesh->arena, mesh->arena_memory, QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX));
     code = signals_open(mesh);
     if (code == 0) code = sockets_open(mesh, error);
+    if (code == 0) code = check_windows(mesh, error);
     if (code == 0) code = hosts_build(mesh, error);
     if (code == 0) code = threads_start(mesh, error);
     if (code == 0) code = boot(mesh, error);

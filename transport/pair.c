@@ -51,11 +51,20 @@ qr_pair_t *qr_pairs_get(qr_pairs_t *pairs, uint64_t other)
     return pair;
 }
 
+/* Whether a role asks or answers this question. */
+static bool takes_part(uint8_t role, uint16_t ask)
+{
+    const qr_roles_row_t *row;
+    for (uint32_t i = 0; (row = qr_roles_at(i)); i++)
+        if (row->type == ask && row->kind == QR_ROLES_ASK && (row->from == role || row->to == role)) return true;
+    return false;
+}
+
 /* The bound of a notice, or UINT64_MAX when its question is between others (or it is `latest`). */
 static uint64_t notice_bound(const qr_pairs_t *pairs, uint8_t to_role, uint16_t type)
 {
     const qr_roles_row_t *row = qr_roles_find(qr_address_role(pairs->self), to_role, type);
-    if (!row || row->kind != QR_ROLES_WITHIN || !pairs->questions[row->within]) return UINT64_MAX;
+    if (!row || row->kind != QR_ROLES_WITHIN || !takes_part(qr_address_role(pairs->self), row->within)) return UINT64_MAX;
     return pairs->questions[row->within] * row->bound;
 }
 

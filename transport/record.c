@@ -172,6 +172,48 @@ size_t qr_record_head_make(uint32_t node, const char *actor, uint64_t address, u
     return sizeof header + config.count;
 }
 
+enum { RUN_GRAIN = 4096 };
+
+static bool is_zero(const uint8_t *bytes, size_t count) { return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0); }
+
+/* Bytes of the run that begins at `at`: whole grains until the next one that is all zero. */
+static uint64_t run_length(const uint8_t *state, uint64_t state_bytes, uint64_t at)
+{
+    uint64_t end = at;
+    while (end < state_bytes && !is_zero(state + end, qr_min_u64(RUN_GRAIN, state_bytes - end))) end = qr_min_u64(end + RUN_GRAIN, state_bytes);
+    return end - at;
+}
+
+size_t qr_record_runs_make(const void *state, uint64_t state_bytes, uint64_t most, uint8_t **ret_runs)
+{
+    size_t used = 0, capacity = 0;
+    uint8_t *runs = NULL;
+    for (uint64_t at = 0; at <= state_bytes;) {
+        qr_record_run_t run = {at, run_length(state, state_bytes, at)};
+        if (run.bytes == 0 && at < state_bytes) {
+            at = qr_min_u64(at + RUN_GRAIN, state_bytes);
+            continue;
+        }
+        size_t more = sizeof run + run.bytes;
+        if (used + more > capacity) {
+            capacity = (used + more) * 2;
+            uint8_t *grown = used + more <= most ? realloc(runs, capacity) : NULL;
+            if (!grown) {
+                free(runs);
+                return 0;
+            }
+            runs = grown;
+        }
+        memcpy(runs + used, &run, sizeof run);
+        qr_copy(runs + used + sizeof run, (const uint8_t *)state + at, run.bytes);
+        used += more;
+        if (run.bytes == 0) break;
+        at += run.bytes;
+    }
+    *ret_runs = runs;
+    return used;
+}
+
 /* ---- record thread --------------------------------------------------------------------------------------------------------- */
 
 typedef struct open_segment { uint64_t address; int file; uint32_t index; } open_segment_t;

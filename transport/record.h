@@ -12,7 +12,7 @@
 #include "messages/message.h"
 #include "transport/port.h"
 
-enum { QR_RECORD_BLOCK_BYTES = 64 << 10, QR_RECORD_BLOCKS_MAX = 256, QR_RECORD_VERSION = 1 };
+enum { QR_RECORD_BLOCK_BYTES = 64 << 10, QR_RECORD_BLOCKS_MAX = 256, QR_RECORD_VERSION = 1, QR_RECORD_STATE_MAX = 1 << 30 };
 enum { QR_ENTRY_MESSAGE = 1, QR_ENTRY_ALARM = 2, QR_ENTRY_PIECE = 3 };
 #define QR_RECORD_MAGIC "QRRECORD"
 
@@ -34,8 +34,11 @@ typedef struct qr_record_header {
 typedef struct qr_record_snapshot {
     uint64_t alarm_us, now_us;
     uint32_t partner_count, reserved;
-    uint64_t state_bytes;       /* 0 for io actors */
-} qr_record_snapshot_t;         /* then partner_count partners, then state_bytes of state */
+    uint64_t state_bytes;       /* size of the state block; 0: not kept (an io actor, or it is larger than a segment may be) */
+} qr_record_snapshot_t;         /* then partner_count partners, then the state as runs, then entries */
+
+/* A run of the state block: what lies between runs is zero. The last run has 0 bytes. Without state there is no run at all. */
+typedef struct qr_record_run { uint64_t offset, bytes; } qr_record_run_t;
 
 typedef struct qr_record_partner {
     uint64_t address, epoch_in, sequence_in, sequence_out;
@@ -79,6 +82,9 @@ uint64_t qr_record_given_digest(const struct qr_given *given);
 /* Makes the header of a segment and the configuration behind it, malloced into *ret_bytes. Returns its bytes, 0 without memory. */
 size_t qr_record_head_make(uint32_t node, const char *actor, uint64_t address, uint64_t epoch, uint64_t now_us, const struct qr_given *given,
                            bool pure, uint8_t **ret_bytes);
+/* The runs of a state block, the last one included, malloced into *ret_runs. Returns their bytes; 0 when they are more than `most` or
+ * there is no memory. */
+size_t qr_record_runs_make(const void *state, uint64_t state_bytes, uint64_t most, uint8_t **ret_runs);
 /* Hands over a block older than 20 ms; returns when to look again. At the end: `all`. */
 uint64_t qr_recorder_turn(qr_recorder_t *recorder, uint64_t now_us, bool all);
 /* Whether new segments may begin after a loss (half of the blocks came back); clears `lost`. */

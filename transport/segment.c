@@ -5,7 +5,6 @@
 #include "transport/pair.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
@@ -23,10 +22,22 @@ static void *take(FILE *file, uint64_t count, int *ret_code)
     return NULL;
 }
 
+/* The state's runs into the state block, or past them. */
+static int read_runs(qr_segment_t *segment)
+{
+    for (;;) {
+        qr_record_run_t run;
+        if (fread(&run, sizeof run, 1, segment->file) != 1) return -QR_E_TRUNCATED;
+        if (run.bytes == 0) return 0;
+        uint64_t all = segment->snapshot.state_bytes;
+        if (run.offset > all || run.bytes > all - run.offset) return -QR_E_FORMAT;
+        if (segment->state && fread(segment->state + run.offset, 1, run.bytes, segment->file) != run.bytes) return -QR_E_TRUNCATED;
+        if (!segment->state && fseek(segment->file, (long)run.bytes, SEEK_CUR) != 0) return -QR_E_IO;
+    }
+}
+
 static int read_head(qr_segment_t *segment, bool with_state)
 {
-    struct stat stat;
-    if (fstat(fileno(segment->file), &stat) != 0) return -QR_E_IO;
     qr_record_header_t *header = &segment->header;
     if (fread(header, sizeof *header, 1, segment->file) != 1) return -QR_E_TRUNCATED;
     if (memcmp(header->magic, QR_RECORD_MAGIC, 8) != 0) return -QR_E_FORMAT;
@@ -41,9 +52,9 @@ static int read_head(qr_segment_t *segment, bool with_state)
     if (snapshot->partner_count > QR_PAIRS_MAX) return -QR_E_FORMAT;
     segment->partners = take(segment->file, snapshot->partner_count * sizeof *segment->partners, &code);
     if (code) return code;
-    if (snapshot->state_bytes > (uint64_t)stat.st_size) return -QR_E_TRUNCATED;
-    if (with_state) segment->state = take(segment->file, snapshot->state_bytes, &code);
-    else if (fseek(segment->file, (long)snapshot->state_bytes, SEEK_CUR) != 0) code = -QR_E_IO;
+    if (snapshot->state_bytes > QR_RECORD_STATE_MAX) return -QR_E_FORMAT;
+    if (snapshot->state_bytes && with_state && !(segment->state = calloc(1, snapshot->state_bytes))) return -QR_E_MEMORY;
+    code = snapshot->state_bytes ? read_runs(segment) : 0;
     if (code) return code;
     segment->at = ftell(segment->file);
     return segment->at < 0 ? -QR_E_IO : 0;

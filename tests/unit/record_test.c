@@ -185,6 +185,37 @@ static void test_replay_sees_a_difference(void **state)
     forget();
 }
 
+/* A state block that is mostly zero is kept small, and comes back the same. */
+static void test_state_as_runs(void **state)
+{
+    (void)state;
+    enum { BYTES = 1000003 };
+    uint8_t *block = calloc(1, BYTES), *back = calloc(1, BYTES), *runs = NULL;
+    static const size_t places[] = {0, 5000, 8191, 8192, 600000, BYTES - 1};
+    for (size_t i = 0; i < QR_COUNT(places); i++) block[places[i]] = (uint8_t)(i + 1);
+    size_t bytes = qr_record_runs_make(block, BYTES, 100000, &runs);
+    assert_true(bytes > 0 && bytes < 25000);
+    size_t at = 0;
+    for (;;) {
+        qr_record_run_t run;
+        memcpy(&run, runs + at, sizeof run);
+        at += sizeof run;
+        if (run.bytes == 0) break;
+        memcpy(back + run.offset, runs + at, run.bytes);
+        at += run.bytes;
+    }
+    assert_int_equal(at, bytes);
+    assert_memory_equal(block, back, BYTES);
+    free(runs);
+    memset(block, 1, BYTES);
+    assert_int_equal(qr_record_runs_make(block, BYTES, 100000, &runs), 0); /* too large */
+    bytes = qr_record_runs_make(block, BYTES, 2000000, &runs);
+    assert_int_equal(bytes, BYTES + 2 * sizeof(qr_record_run_t));
+    free(runs);
+    free(block);
+    free(back);
+}
+
 static void test_stays_within_its_bound(void **state)
 {
     (void)state;
@@ -275,7 +306,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replays_byte_for_byte),        cmocka_unit_test(test_replay_sees_a_difference),
         cmocka_unit_test(test_stays_within_its_bound),       cmocka_unit_test(test_truncated_and_hostile_files),
-        cmocka_unit_test(test_tap_prints_by_the_schema),
+        cmocka_unit_test(test_tap_prints_by_the_schema),     cmocka_unit_test(test_state_as_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
