@@ -271,7 +271,7 @@ static void send_ended(const call_t *call, const request_t *r, uint32_t finish, 
 {
     uint64_t granted_us = r->granted_us ? r->granted_us : call->now_us, first_us = r->first_token_us ? r->first_token_us : call->now_us;
     qr_ended_t ended = {.request_id = r->request_id, .attempt = r->attempt, .finish = finish, .error = error};
-    ended.cached_tokens = qr_min_u32(r->boundary, r->generated_from);
+    ended.cached_tokens = QR_MUTANT(165) ? r->boundary : qr_min_u32(r->boundary, r->generated_from);
     ended.computed_tokens = r->computed;
     ended.queue_us = granted_us - r->submitted_us;
     ended.prefill_us = r->granted_us ? first_us - granted_us : 0;
@@ -307,7 +307,7 @@ static void request_end(const call_t *call, request_t *r, uint32_t finish, uint3
 static bool wait_is_over(const call_t *call, request_t *r)
 {
     const lane_t *producer = lane_find_route(call->self, r->producer);
-    if (call->now_us >= r->wait_until_us) r->wait_over = 1;
+    if (call->now_us >= r->wait_until_us && !QR_MUTANT(166)) r->wait_over = 1;
     return r->wait_over || producer == NULL || producer->state == LANE_CLOSING || producer->rows_done >= r->wait_boundary;
 }
 
@@ -665,7 +665,7 @@ static void commit_rows(scheduler_t *self, harvest_t *h, const entry_t *entry, l
     qr_assert(lane->rows_done == entry->start);
     if (entry->start < lane->prompt)
         qr_copy(h->tokens + h->token_count, tokens_of(self) + r->token_at + entry->start, entry->rows * sizeof(uint32_t));
-    else h->tokens[h->token_count] = lane->pending;
+    else h->tokens[h->token_count] = QR_MUTANT(164) ? 0 : lane->pending;
     h->routes[i] = lane->route;
     h->rows[i] = end;
     h->counts[i] = entry->rows;
@@ -696,7 +696,7 @@ static uint32_t take_draw(const call_t *call, harvest_t *h, lane_t *lane, reques
     lane->pending = token;
     call->self->generated_tokens++;
     if (!r->ignore_eos && is_end_token(call->given, token)) return QR_FINISH_STOP;
-    return lane->draws >= r->draws_max ? QR_FINISH_LENGTH : QR_FINISH_NONE;
+    return lane->draws >= r->draws_max + (QR_MUTANT(157) ? 1 : 0) ? QR_FINISH_LENGTH : QR_FINISH_NONE;
 }
 
 static void harvest_entry(const call_t *call, harvest_t *h, const batch_t *batch, uint32_t place, const qr_batch_done_t *done)
@@ -705,14 +705,14 @@ static void harvest_entry(const call_t *call, harvest_t *h, const batch_t *batch
     const entry_t *entry = &batch->entries[place];
     lane_t *lane = lane_of(self, entry->lane);
     h->finishes[place] = h->errors[place] = 0;
-    if (entry->dropped) return;
+    if (entry->dropped && !QR_MUTANT(168)) return;
     request_t *r = request_of(self, lane->request);
     uint32_t token = done->tokens.data[place];
     bool draws = entry->start + entry->rows >= lane->prompt;
     h->live++;
     if (done->statuses.data[place] || draws == (token == QR_TOKEN_NONE)) {
         self->lanes_failed++;
-        lane->keep = 0;
+        lane->keep = QR_MUTANT(167);
         h->finishes[place] = QR_FINISH_ERROR;
         h->errors[place] = done->statuses.data[place] ? done->statuses.data[place] : QR_E_PROTOCOL;
         qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_lane_failed, r->request_id, h->errors[place], entry->lane, batch->id);

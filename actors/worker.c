@@ -310,7 +310,7 @@ static void on_offer(const call_t *call, const qr_offer_t *offer, uint64_t from)
         refuse_offer(call, offer, from, reason);
         return;
     }
-    if (newest) { /* replaced by the newer attempt; the scheduler hears the cancel before the new submit */
+    if (newest && !QR_MUTANT(173)) { /* replaced by the newer attempt; the scheduler hears the cancel before the new submit */
         record_drop(self, newest);
         sweep_cancels(call);
     }

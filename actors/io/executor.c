@@ -106,7 +106,7 @@ static uint32_t open_reason(const executor_t *self, const qr_given_t *given, con
     uint32_t index = qr_handle_index(open->lane);
     uint64_t at = 0;
     if (qr_handle_generation(open->lane) == 0 || index >= self->lanes_max) return QR_E_LIMIT;
-    if (self->lanes[index].handle) return QR_E_IN_USE;
+    if (self->lanes[index].handle && !QR_MUTANT(171)) return QR_E_IN_USE;
     if (open->group_counts.count != self->group_count || open->first_blocks.count != self->group_count) return QR_E_PROTOCOL;
     for (uint32_t g = 0; g < self->group_count; g++) {
         uint64_t count = open->group_counts.data[g];
@@ -213,6 +213,7 @@ static void keep_asked(executor_t *self, asked_t *asked, const qr_batch_run_t *r
     qr_copy(asked->counts, run->row_counts.data, asked->lane_count * sizeof(uint32_t));
     qr_copy(asked->flags, run->flags.data, asked->lane_count * sizeof(uint32_t));
     qr_copy(asked->tokens, run->tokens.data, asked->row_count * sizeof(uint32_t));
+    if (QR_MUTANT(170) && asked->tokens[0] == QR_TOKEN_PREVIOUS) asked->tokens[0] = self->lanes[asked->lanes[0]].last_token;
     asked->copy_count = (uint32_t)run->copy_sources.count;
     for (uint32_t i = 0; i < asked->copy_count; i++)
         asked->copies[i] = (copy_t){run->copy_groups.data[i], qr_handle_index(run->copy_sources.data[i]),
@@ -265,7 +266,7 @@ static void build_pages(executor_t *self, const asked_t *asked, uint32_t place, 
 {
     const uint32_t *table = table_of(self, asked->lanes[place], group);
     uint32_t start = asked->starts[place], count = asked->counts[place], row = self->row_offsets[place], page = self->page_tokens;
-    uint32_t first = window && start >= window ? (start - (window - 1)) / page : 0;
+    uint32_t first = window && start >= window ? (start - (window - 1)) / page + QR_MUTANT(172) : 0;
     uint32_t last = (start + count - 1) / page, at = self->page_offsets[group][place];
     bool missing = false;
     for (uint32_t b = first; !missing && b <= last; b++) {
@@ -281,7 +282,7 @@ static void build_pages(executor_t *self, const asked_t *asked, uint32_t place, 
     self->page_offsets[group][place + 1] = at;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t position = start + i;
-        self->slots[group][row + i] = missing ? -1 : (int32_t)(table[position / page] * page + position % page);
+        self->slots[group][row + i] = missing ? -1 : (int32_t)(table[position / page] * page + (position + QR_MUTANT(169)) % page);
     }
 }
 
@@ -389,9 +390,9 @@ static void finish_lane(executor_t *self, const qr_given_t *given, uint32_t plac
     if (asked->flags[place] & QR_ROW_SAMPLE) {
         uint32_t logit = self->logit_next++;
         if (self->statuses[place] == 0 || QR_MUTANT(163)) draw(self, given, place, logit);
-        lane->last_token = self->statuses[place] ? QR_TOKEN_NONE : self->drawn[place];
+        lane->last_token = self->drawn[place];
     }
-    if (self->statuses[place]) lane->last_token = self->drawn[place] = QR_TOKEN_NONE;
+    if (self->statuses[place] && !QR_MUTANT(163)) lane->last_token = self->drawn[place] = QR_TOKEN_NONE;
 }
 
 static void finish_batch(executor_t *self, qr_outbox_t *outbox)
