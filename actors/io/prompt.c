@@ -99,16 +99,17 @@ static void on_deltas(prompt_t *self, const qr_prompt_given_t *list, const qr_me
     uint64_t text_at = 0, tokens_at = 0;
     for (uint64_t i = 0; i < b->keys.count; i++) {
         uint64_t key = b->keys.data[i];
+        uint32_t bytes = b->text_lengths.data[i], count = b->token_counts.data[i];
         qr_assert(key < list->ask_count);
         qr_prompt_result_t *result = &list->results[key];
-        add_tokens(result, &self->rooms[key], b->tokens.data + tokens_at, b->logprob_bits.data + tokens_at, b->token_counts.data[i], message->now_us);
-        add_text(result, &self->rooms[key], b->text.data + text_at, b->text_lengths.data[i]);
-        if (list->stream && b->text_lengths.data[i]) {
-            (void)fwrite(b->text.data + text_at, 1, b->text_lengths.data[i], list->stream);
+        if (count) add_tokens(result, &self->rooms[key], b->tokens.data + tokens_at, b->logprob_bits.data + tokens_at, count, message->now_us);
+        if (bytes) add_text(result, &self->rooms[key], b->text.data + text_at, bytes);
+        if (bytes && list->stream) {
+            (void)fwrite(b->text.data + text_at, 1, bytes, list->stream);
             (void)fflush(list->stream);
         }
-        text_at += b->text_lengths.data[i];
-        tokens_at += b->token_counts.data[i];
+        text_at += bytes;
+        tokens_at += count;
     }
 }
 

@@ -214,7 +214,7 @@ static void asker_hears(world_t *w, const qr_message_t *m)
                 a->taken++;
             }
             assert_true(a->text_bytes + d->text_lengths.data[i] <= sizeof a->text);
-            qr_copy(a->text + a->text_bytes, d->text.data + text_at, d->text_lengths.data[i]);
+            if (d->text_lengths.data[i]) memcpy(a->text + a->text_bytes, d->text.data + text_at, d->text_lengths.data[i]);
             a->text_bytes += d->text_lengths.data[i];
             text_at += d->text_lengths.data[i];
         }
