@@ -3,7 +3,7 @@
  * A tile is G groups of 16 outputs x T rows, everything in registers; GEMV, a lane batch and a prefill differ in T only. */
 #include "kernels/cpu/avx512.h"
 
-enum { ROWS_MAX = 6, ROWS_MAX_Q6_K = 4, PREFETCH_LEAST = 4096, PREFETCH_MOST = 16384 };
+enum { ROWS_MAX = 6, ROWS_MAX_Q6_K = 4, PREFETCH_LEAST = 4096, PREFETCH_MOST = 16384, COLD_ROWS = 16 };
 
 /* One product's addresses; x rows are x_stride bytes apart. */
 typedef struct job {
@@ -11,7 +11,7 @@ typedef struct job {
     float *y;
     uint64_t x_stride, y_stride, group_bytes;
     uint32_t blocks, outputs;
-    bool accumulate;
+    bool accumulate, cold; /* cold: weights come from memory, the tile fetches ahead */
 } job_t;
 
 QR_INLINE __m512i four(const qr_activation_t *x, int place)
@@ -95,7 +95,7 @@ QR_INLINE void store(const job_t *job, const int G, const int T, uint32_t row, u
     }
 }
 
-/* G groups x T rows of a quantised format, the whole chain. Weights past this tile are fetched ahead when each is used once. */
+/* G groups x T rows of a quantised format, the whole chain. */
 QR_INLINE void tile(const uint32_t format, const int G, const int T, const job_t *job, uint32_t row, uint32_t group)
 {
     const uint32_t quant = qr_quant_bytes(format), scale = qr_scale_bytes(format);
@@ -112,7 +112,7 @@ QR_INLINE void tile(const uint32_t format, const int G, const int T, const job_t
     const uint8_t *fetch = w[0] + ahead;
     for (uint32_t b = 0; b < job->blocks; b++) {
         __m512i a[2][ROWS_MAX];
-        if (T <= 2)
+        if (job->cold)
             for (uint32_t i = 0; i < (uint32_t)G * (quant + scale); i += 64) _mm_prefetch((const char *)fetch + i, _MM_HINT_T0);
         fetch += (uint32_t)G * (quant + scale);
         if (format == QR_FORMAT_Q8_0) dots_q8(G, T, w, x, a);
@@ -214,10 +214,12 @@ void qr_avx512_product(const qr_cpu_args_t *args, uint32_t row_from, uint32_t ro
     uint32_t pair = rows > 1 ? 2 : 1;
     for (uint32_t group = group_from, groups; group < group_to; group += groups) {
         groups = qr_min_u32(pair, group_to - group);
+        job.cold = rows <= COLD_ROWS;
         for (uint32_t i = 0, row = row_from; i < count; i++) {
             uint32_t end = row_from + (uint32_t)((uint64_t)rows * (i + 1) / count);
             tiles->at[groups - 1][end - row - 1](&job, row, group);
             row = end;
+            job.cold = false;
         }
     }
 }

@@ -1,4 +1,4 @@
-/* pool.c - the compute threads (P1-P3). */
+/* pool.c - the compute threads (P1-P4). */
 #include "kernels/cpu/pool.h"
 
 #include <errno.h>
@@ -19,6 +19,8 @@
 enum {
     SPINS = 4000,          /* pauses before the first yield: some tens of microseconds */
     AWAKE_NS = 1000000,    /* idle this long: sleep */
+    STALL_NS = 200000,     /* waiting longer than this and four pieces: a core was taken away */
+    ALONE_LEAST_NS = 2000000, ALONE_MOST_NS = 100000000,
     GENERATION_BITS = 24, PLACE_BITS = 20
 };
 
@@ -42,7 +44,8 @@ struct qr_pool {
     _Alignas(128) qr_piece_f *run; /* stable while a piece of it is unfinished */
     void *context;
     uint32_t threads, count, own_done, generation;
-    bool open;
+    bool open, alone;           /* alone: this task was not offered to the helpers */
+    uint64_t started_ns, waiting_ns, alone_until_ns; /* of the task; since when we wait for its last pieces, 0: not yet */
     helper_t helpers[QR_THREADS_MAX];
 };
 
@@ -192,6 +195,12 @@ void qr_pool_start(qr_pool_t *pool, qr_piece_f *run, void *context, uint32_t cou
     pool->count = count;
     pool->own_done = 0;
     pool->open = true;
+    pool->waiting_ns = 0;
+    pool->alone = pool->threads == 1;
+    if (pool->alone) return;
+    pool->started_ns = qr_pool_now_ns();
+    pool->alone = pool->started_ns < pool->alone_until_ns;
+    if (pool->alone) return;
     pool->generation++;
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     for (uint32_t i = 0; i < pool->threads; i++) { /* ours first: who finds its own stretch may steal from the ones before */
@@ -199,28 +208,53 @@ void qr_pool_start(qr_pool_t *pool, qr_piece_f *run, void *context, uint32_t cou
         atomic_store_explicit(&pool->stretches[i].word, make_word(pool->generation, first, end), memory_order_release);
     }
     /* Adds 0 so that it meets sleep_until_bell in one order: either we see the sleeper or it sees our words. */
-    if (pool->threads > 1 && atomic_fetch_add(&pool->sleepers, 0)) ring(pool);
+    if (atomic_fetch_add(&pool->sleepers, 0)) ring(pool);
+}
+
+static bool late(uint64_t deadline_ns) { return deadline_ns != UINT64_MAX && qr_pool_now_ns() >= deadline_ns; }
+
+static bool work_alone(qr_pool_t *pool, uint64_t deadline_ns)
+{
+    while (pool->own_done < pool->count) {
+        pool->run(pool->context, pool->own_done++, 0);
+        if (late(deadline_ns)) break;
+    }
+    pool->open = pool->own_done < pool->count;
+    return !pool->open;
+}
+
+/* The task is done. If we waited for a helper much longer than its piece can take, we go on alone for a while (P3). */
+static void close_task(qr_pool_t *pool)
+{
+    pool->open = false;
+    if (!pool->waiting_ns) return;
+    uint64_t now = qr_pool_now_ns(), waited = now - pool->waiting_ns;
+    uint64_t piece = (pool->waiting_ns - pool->started_ns) / qr_max_u32(1, pool->own_done);
+    if (waited > STALL_NS + 4 * piece) pool->alone_until_ns = now + qr_min_u64(qr_max_u64(8 * waited, ALONE_LEAST_NS), ALONE_MOST_NS);
 }
 
 static bool all_done(qr_pool_t *pool)
 {
     if (pool->own_done + atomic_load_explicit(&pool->done, memory_order_acquire) != pool->count) return false;
-    pool->open = false;
+    close_task(pool);
     return true;
 }
 
 bool qr_pool_work(qr_pool_t *pool, uint64_t deadline_ns)
 {
     uint32_t piece;
+    if (pool->alone) return work_alone(pool, deadline_ns);
     while (claim_any(pool, 0, &piece)) {
         pool->run(pool->context, piece, 0);
         pool->own_done++;
-        if (deadline_ns != UINT64_MAX && qr_pool_now_ns() >= deadline_ns) return all_done(pool);
+        if (late(deadline_ns)) return all_done(pool);
     }
     for (uint32_t spins = 1; !all_done(pool); spins++) {
         if (spins < SPINS) pause_briefly();
         else sched_yield();
-        if (spins % 64 == 0 && deadline_ns != UINT64_MAX && qr_pool_now_ns() >= deadline_ns) return all_done(pool);
+        if (spins % 64) continue;
+        if (!pool->waiting_ns) pool->waiting_ns = qr_pool_now_ns();
+        if (late(deadline_ns)) return all_done(pool);
     }
     return true;
 }

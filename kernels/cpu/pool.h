@@ -4,7 +4,9 @@
  *     claim fails, so a sleeper that wakes late cannot take a piece of a task it has not seen.
  * P2. Each thread owns a stretch of the pieces and takes them from its front; who runs out takes from the end of another's. So a
  *     thread meets the same weights every step while both cores are ours, and a lost core costs one piece of waiting, not a launch.
- * P3. A helper spins briefly, then yields, then sleeps in the kernel: an idle pool burns no processor. */
+ * P3. When a helper keeps everyone waiting far longer than a piece takes, its core was taken away: the caller then works alone for
+ *     some eight times as long as it waited, and tries again. So a machine with other work costs at worst the helpers, not the caller.
+ * P4. A helper spins briefly, then yields, then sleeps in the kernel: an idle pool burns no processor. */
 #ifndef QR_POOL_H
 #define QR_POOL_H
 
