@@ -485,12 +485,19 @@ static uint32_t window_advance(page_manager_t *s, route_t *route, uint32_t g, ui
 {
     window_t *window = &route->windows[g];
     qr_pool_t *pool = pool_at(s, g);
-    uint32_t *pages = pages_of(s, index_of(s, route), g), first = first_attended(pool->window, route->rows) / s->page_tokens;
+    uint32_t *pages = pages_of(s, index_of(s, route), g), blocks = blocks_for(s, route->rows_max);
+    uint32_t first = first_attended(pool->window, route->rows) / s->page_tokens;
     for (; window->first < first; window->first++) {
-        route_unref(s, route, g, pages[window->first], window->first, false);
+        uint32_t p = pages[window->first];
+        bool leaving = window->limit >= blocks - window->first; /* no more than the blocks left need to stay reserved */
+        if (leaving) {
+            if (page_at(s, g, p)->charge != index_of(s, route)) idle_take(s, route, g);
+            window->limit--;
+        }
+        route_unref(s, route, g, p, window->first, leaving);
         pages[window->first] = QR_PAGE_NONE;
     }
-    for (; window->end < blocks_for(s, route->rows_max) && window->end - window->first < window->limit; window->end++) {
+    for (; window->end < blocks && window->end - window->first < window->limit; window->end++) {
         idle_take(s, route, g);
         uint32_t p = qr_page_take(table(s), g);
         page_at(s, g, p)->charge = index_of(s, route);

@@ -524,6 +524,327 @@ static void test_commits_that_do_not_fit(void **state)
     pages_destroy(stand);
 }
 
+/* ---- loads ------------------------------------------------------------------------------------------------------------------------------ */
+
+static void test_load_commits_what_is_verified(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(WIDE);
+    answer_t a = reserve(stand, ramp, 20, 24);
+    SAY(stand, SCHEDULER, pages_load, a.route, 2, 16);
+    assert_int_equal(HEARD(stand, pages_loading)->reason, QR_E_INVALID); /* not a page start */
+    SAY(stand, SCHEDULER, pages_load, a.route, 0, 21);
+    assert_int_equal(HEARD(stand, pages_loading)->reason, QR_E_INVALID); /* tokens nobody knows */
+    SAY(stand, SCHEDULER, pages_load, a.route, 0, 18);
+    assert_int_equal(HEARD(stand, pages_loading)->pages.count, 5);
+    assert_memory_equal(HEARD(stand, pages_loading)->pages.data, a.pages, 5 * 8);
+    SAY(stand, SCHEDULER, pages_load, a.route, 0, 18);
+    assert_int_equal(HEARD(stand, pages_loading)->reason, QR_E_IN_USE);
+    commit(stand, a.route, 4, NULL, 0);
+    assert_int_equal(stand->outbox.notes[0].code, QR_NOTE_protocol); /* nothing is computed meanwhile */
+    assert_int_equal(reserve_more(stand, 0, ramp, 20, 24, 1, 4).type, QR_MESSAGE_pages_wait); /* a load is a promise */
+    assert_int_equal(reserve(stand, ramp, 20, 24).boundary, 0);                               /* and no rows yet */
+    SAY(stand, SCHEDULER, load_ended, a.route, 18, 0);
+    assert_int_equal(HEARD(stand, load_closed)->boundary, 18);
+    assert_int_equal(HEARD(stand, load_closed)->pages.count, 0);
+    assert_int_equal(reserve(stand, ramp, 20, 24).boundary, 18);
+    pages_destroy(stand);
+}
+static void test_load_that_stops_is_fenced(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(WIDE);
+    answer_t a = reserve(stand, ramp, 20, 24);
+    SAY(stand, SCHEDULER, pages_load, a.route, 0, 18);
+    SAY(stand, SCHEDULER, load_ended, a.route, 10, 0); /* 10 rows verified: two pages */
+    assert_int_equal(HEARD_COUNT(stand, load_closed), 0);
+    const qr_fence_t *fence = HEARD(stand, fence);
+    uint64_t id = fence->fence_id;
+    assert_int_equal(fence->pages.count, 3);
+    for (uint32_t i = 0; i < 3; i++) assert_true(fence->pages.data[i] == a.pages[2 + i] && fence->groups.data[i] == 0);
+    commit(stand, a.route, 12, NULL, 0);
+    assert_int_equal(stand->outbox.notes[0].code, QR_NOTE_protocol); /* a transfer may still write there */
+    SAY(stand, TRANSFER, fenced, id + (1ull << 32));
+    assert_int_equal(stand->outbox.notes[0].code, QR_NOTE_stale);
+    assert_int_equal(stand->outbox.count, 0);
+    SAY(stand, TRANSFER, fenced, id);
+    const qr_load_closed_t *closed = HEARD(stand, load_closed);
+    assert_true(closed->route == a.route && closed->reason == 0 && closed->boundary == 8);
+    assert_int_equal(closed->pages.count, 3);
+    for (uint32_t i = 0; i < 3; i++) { /* the same pages, one generation later */
+        assert_int_equal(qr_handle_index(closed->pages.data[i]), qr_handle_index(a.pages[2 + i]));
+        assert_int_equal(qr_handle_generation(closed->pages.data[i]), qr_handle_generation(a.pages[2 + i]) + 1);
+    }
+    commit(stand, a.route, 20, NULL, 0);
+    assert_int_equal(stand->outbox.note_count, 0);
+    pages_destroy(stand);
+}
+static void test_quiet_load_goes_on_at_once(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(WIDE);
+    run(stand, ramp, 10, 1);
+    uint32_t other[20];
+    memcpy(other, ramp, sizeof other);
+    other[9] = 777;
+    answer_t a = reserve(stand, other, 20, 20); /* shares 8, copies one row */
+    assert_int_equal(a.boundary, 9);
+    assert_int_equal(a.copy_count, 1);
+    SAY(stand, SCHEDULER, pages_load, a.route, 8, 9);
+    assert_int_equal(HEARD(stand, pages_loading)->reason, QR_E_INVALID); /* not beyond what the copy gives */
+    SAY(stand, SCHEDULER, pages_load, a.route, 8, 20);
+    assert_int_equal(HEARD(stand, pages_loading)->reason, 0);
+    SAY(stand, SCHEDULER, load_ended, a.route, 11, 1);
+    const qr_load_closed_t *closed = HEARD(stand, load_closed);
+    assert_int_equal(closed->boundary, 9); /* nothing loaded counts, the copy still does */
+    assert_int_equal(closed->pages.count, 3);
+    assert_int_equal(metric(stand, METRIC_pages_used), 3); /* its source is still held */
+    commit(stand, a.route, 20, NULL, 0);
+    assert_int_equal(metric(stand, METRIC_pages_used), 5);
+    pages_destroy(stand);
+}
+static void test_release_while_fencing_answers_the_load(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(G1);
+    answer_t a = reserve(stand, ramp, 20, 20);
+    SAY(stand, SCHEDULER, pages_load, a.route, 0, 20);
+    SAY(stand, SCHEDULER, load_ended, a.route, 4, 0);
+    uint64_t id = HEARD(stand, fence)->fence_id;
+    SAY(stand, SCHEDULER, route_release, a.route, 1);
+    assert_int_equal(HEARD(stand, load_closed)->reason, QR_E_CANCELLED);
+    assert_int_equal(HEARD(stand, route_released)->reason, 0);
+    assert_int_equal(metric(stand, METRIC_pages_retained), 1);
+    assert_int_equal(metric(stand, METRIC_pages_fenced), 4);
+    assert_int_equal(drop(stand), 4);
+    assert_int_equal(reserve(stand, ramp + 30, 20, 20).reason, QR_E_SHORTFALL);
+    SAY(stand, TRANSFER, fenced, id);
+    assert_int_equal(stand->outbox.count, 0);
+    assert_int_equal(metric(stand, METRIC_pages_free), 8);
+    pages_destroy(stand);
+}
+
+/* ---- windowed groups ----------------------------------------------------------------------------------------------------------------------- */
+
+/* Group 1 keeps 8 tokens: a route of a row at a time uses at most ceil((7 + 1) / 4) + 1 = 3 of its pages. */
+static const geometry_t WINDOWED = {4, 64, 4, 2, {{0, 32, 0, 64}, {8, 12, 0, 64}}};
+
+static void test_window_pages_come_as_the_window_moves(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(WINDOWED);
+    answer_t a = reserve_more(stand, 0, ramp, 4, 24, 1, 0);
+    assert_int_equal(a.group_counts[0], 6);
+    assert_int_equal(a.group_counts[1], 3);
+    uint32_t blocks = 3;
+    for (uint32_t rows = 4; rows <= 24; rows++) {
+        commit(stand, a.route, rows, ramp + rows - 1, 1);
+        uint32_t first = rows > 7 ? (rows - 7) / 4 : 0, end = first + 3 < 6 ? first + 3 : 6; /* row rows - 7 is still attended */
+        if (end == blocks) {
+            assert_int_equal(stand->outbox.count, 0);
+            continue;
+        }
+        const qr_window_pages_t *m = HEARD(stand, window_pages);
+        assert_int_equal(m->routes.count, 1);
+        assert_true(m->routes.data[0] == a.route && m->groups.data[0] == 1 && m->blocks.data[0] == blocks);
+        blocks++;
+    }
+    assert_int_equal(blocks, 6);
+    /* What left the window stayed as cache: free pages could replace it. */
+    assert_int_equal(metric(stand, METRIC_pages_retained), 4);
+    release(stand, a.route, 1);
+    answer_t b = reserve_more(stand, 0, ramp, 24, 24, 1, 0);
+    assert_int_equal(b.boundary, 23);
+    assert_int_equal(b.first_blocks[1], 4);
+    assert_int_equal(b.copy_count, 2);
+    release(stand, b.route, 1);
+    b = reserve_more(stand, 0, ramp, 14, 14, 1, 0); /* in the middle: rows 6 .. 12 of the window still stand */
+    assert_int_equal(b.boundary, 13);
+    assert_int_equal(b.first_blocks[1], 1);
+    release(stand, b.route, 1);
+    assert_int_equal(drop(stand), 44);
+    pages_destroy(stand);
+}
+static void test_window_page_is_reused_without_a_free_one(void **state)
+{
+    (void)state;
+    geometry_t tight = WINDOWED;
+    tight.pools[1].pages = 3;
+    stand_t *stand = pages_new(tight);
+    answer_t a = reserve_more(stand, 0, ramp, 20, 24, 4, 0);
+    assert_int_equal(a.reason, QR_E_NEVER_FITS); /* ceil((7 + 4) / 4) + 1 = 4 */
+    a = reserve_more(stand, 0, ramp, 20, 24, 1, 0);
+    for (uint32_t rows = 1; rows <= 20; rows++) commit(stand, a.route, rows, NULL, 0);
+    assert_int_equal(metric(stand, METRIC_pages_retained), 0);
+    release(stand, a.route, 1);
+    /* Rows 0 .. 12 of the window are gone: a prompt that ends there is computed again, one at the end is not. */
+    assert_int_equal(reserve_more(stand, 0, ramp, 12, 12, 1, 0).reason, 0);
+    pages_destroy(stand);
+}
+static void test_missing_window_shortens_the_match(void **state)
+{
+    (void)state;
+    geometry_t tight = WINDOWED;
+    tight.pools[1].pages = 4;
+    stand_t *stand = pages_new(tight);
+    answer_t a = reserve_more(stand, 0, ramp, 21, 24, 1, 0);
+    for (uint32_t rows = 1; rows <= 21; rows++) commit(stand, a.route, rows, NULL, 0);
+    release(stand, a.route, 1);
+    answer_t b = reserve_more(stand, 0, ramp, 12, 12, 1, 0);
+    assert_int_equal(b.type, QR_MESSAGE_pages_granted);
+    assert_int_equal(b.boundary, 4); /* one page found a free one to replace it, those after it did not */
+    commit(stand, b.route, 8, NULL, 0);
+    commit(stand, b.route, 12, NULL, 0);
+    release(stand, b.route, 1);
+    assert_int_equal(metric(stand, METRIC_pages_retained), 6 + 4); /* the nodes name b's window pages now */
+    b = reserve_more(stand, 0, ramp, 12, 12, 1, 0);
+    assert_int_equal(b.boundary, 11);
+    pages_destroy(stand);
+}
+static void test_charge_changes_hands(void **state)
+{
+    (void)state;
+    geometry_t tight = WINDOWED;
+    tight.pools[1].pages = 7;
+    stand_t *stand = pages_new(tight);
+    answer_t a = reserve_more(stand, 0, ramp, 9, 12, 1, 0);
+    commit(stand, a.route, 4, NULL, 0);
+    commit(stand, a.route, 8, NULL, 0);
+    answer_t b = reserve_more(stand, 0, ramp, 9, 12, 1, 0); /* shares pages 0 and 1, pays for none of them yet */
+    assert_int_equal(b.boundary, 8);
+    assert_true(b.pages[3] == a.pages[3] && b.pages[4] == a.pages[4]);
+    answer_t c = reserve_more(stand, 0, ramp + 30, 4, 4, 1, 0);
+    assert_int_equal(c.type, QR_MESSAGE_pages_granted); /* 3 + 3 + 1 = 7 */
+    assert_int_equal(reserve_more(stand, 0, ramp + 40, 4, 4, 1, 0).reason, QR_E_SHORTFALL);
+    assert_int_equal(metric(stand, METRIC_pages_reserved), 2 + 2 + 2 + 2); /* block 2 of each in both groups, c, and what b has not used */
+    release(stand, a.route, 1); /* b takes over the charge of two pages with the two it had not used */
+    assert_int_equal(metric(stand, METRIC_pages_reserved), 1 + 1 + 2);
+    answer_t d = reserve_more(stand, 0, ramp + 40, 4, 12, 1, 0);
+    assert_int_equal(d.type, QR_MESSAGE_pages_granted);
+    assert_int_equal(reserve_more(stand, 0, ramp + 50, 4, 4, 1, 0).reason, QR_E_SHORTFALL);
+    pages_destroy(stand);
+}
+
+/* ---- leases ------------------------------------------------------------------------------------------------------------------------------------ */
+
+static qr_pages_pinned_t pin(stand_t *stand, const uint32_t *tokens, uint32_t count, uint32_t start)
+{
+    qr_pages_pin_t ask = {.holder_key = 5, .tokens = {tokens, count}, .start_rows = start};
+    scope_of(&ask.scope, 0);
+    stand_say(stand, WRITER, QR_MESSAGE_pages_pin, &ask);
+    assert_true(HEARD(stand, pages_pinned)->holder_key == 5);
+    return *HEARD(stand, pages_pinned);
+}
+static uint32_t unpin(stand_t *stand, uint64_t lease)
+{
+    SAY(stand, WRITER, pages_unpin, lease);
+    return HEARD(stand, pages_unpinned)->reason;
+}
+static void test_lease_holds_pages_beyond_their_route(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(G1);
+    answer_t a = reserve(stand, ramp, 14, 16);
+    assert_int_equal(pin(stand, ramp, 12, 4).reason, QR_E_NOT_FOUND); /* promised is not there */
+    commit(stand, a.route, 14, NULL, 0);
+    qr_pages_pinned_t lease = pin(stand, ramp, 12, 4);
+    assert_int_equal(lease.reason, 0);
+    assert_int_equal(lease.group_counts.data[0], 2);
+    assert_int_equal(lease.first_blocks.data[0], 1);
+    assert_true(lease.pages.data[0] == a.pages[1] && lease.pages.data[1] == a.pages[2]);
+    assert_int_equal(pin(stand, ramp, 13, 0).reason, QR_E_LIMIT); /* more than a chunk and a page */
+    release(stand, a.route, 1);
+    assert_int_equal(metric(stand, METRIC_pages_used), 2);
+    assert_int_equal(drop(stand), 5); /* page 0 is named by an ancestor of what is leased */
+    assert_int_equal(reserve(stand, ramp + 30, 24, 24).reason, QR_E_SHORTFALL);
+    assert_int_equal(unpin(stand, lease.lease), 0);
+    assert_int_equal(unpin(stand, lease.lease), QR_E_STALE);
+    assert_int_equal(drop(stand), 8);
+    uint32_t i;
+    run(stand, ramp, 4, 1);
+    for (i = 0; i < QR_LEASES_MAX; i++) assert_int_equal(pin(stand, ramp, 4, 0).reason, 0);
+    assert_int_equal(pin(stand, ramp, 4, 0).reason, QR_E_BUSY);
+    pages_destroy(stand);
+}
+static void test_lease_on_a_leaf_sees_it_grow_and_merge(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(WIDE);
+    answer_t a = reserve(stand, ramp, 8, 8), b = reserve(stand, ramp, 6, 10);
+    commit(stand, a.route, 8, NULL, 0);
+    commit(stand, b.route, 6, NULL, 0);
+    qr_pages_pinned_t lease = pin(stand, ramp, 6, 4); /* a's page or b's: both hold these rows */
+    assert_int_equal(lease.reason, 0);
+    commit(stand, b.route, 8, ramp + 6, 2); /* b's leaf is full and merges */
+    release(stand, a.route, 1);
+    release(stand, b.route, 1);
+    assert_int_equal(unpin(stand, lease.lease), 0);
+    assert_int_equal(metric(stand, METRIC_pages_retained), 2);
+    assert_int_equal(drop(stand), 64);
+    pages_destroy(stand);
+}
+static void test_captures_pay_from_what_is_set_aside(void **state)
+{
+    (void)state;
+    geometry_t aside = WINDOWED;
+    aside.pools[1] = (qr_group_t){8, 5, 2, 64};
+    stand_t *stand = pages_new(aside);
+    assert_int_equal(metric(stand, METRIC_pages_free), 32 + 5);
+    assert_int_equal(reserve_more(stand, 0, ramp, 9, 16, 5, 0).reason, QR_E_NEVER_FITS); /* 4 of 5, but 2 are set aside */
+    answer_t a = reserve_more(stand, 0, ramp, 9, 12, 1, 0);
+    commit(stand, a.route, 4, NULL, 0);
+    commit(stand, a.route, 8, NULL, 0);
+    qr_pages_pinned_t lease = pin(stand, ramp, 8, 0);
+    assert_int_equal(lease.reason, 0);
+    assert_int_equal(lease.group_counts.data[1], 2);
+    assert_int_equal(pin(stand, ramp, 4, 0).reason, QR_E_SHORTFALL); /* 3 pages of group 1 would be leased */
+    release(stand, a.route, 1);
+    /* The two leased pages are paid by captures now: the whole unset-aside pool is there for the next. */
+    a = reserve_more(stand, 0, ramp + 30, 12, 12, 1, 0);
+    assert_int_equal(a.type, QR_MESSAGE_pages_granted);
+    assert_int_equal(unpin(stand, lease.lease), 0);
+    release(stand, a.route, 1);
+    assert_int_equal(drop(stand), 32 + 5);
+    pages_destroy(stand);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------------------------------------- */
+
+static void test_drain_and_stop(void **state)
+{
+    (void)state;
+    uint64_t mesh = qr_address(1, 0, QR_ROLE_mesh, 0);
+    stand_t *stand = pages_new(G1);
+    answer_t a = reserve(stand, ramp, 5, 5);
+    SAY(stand, mesh, drain, 50000);
+    assert_int_equal(stand->outbox.count, 0);
+    assert_int_equal(reserve(stand, ramp, 5, 5).reason, QR_E_DRAINING);
+    assert_true(stand_alarm(stand, stand->now_us + 60000));
+    assert_int_equal(HEARD(stand, drained)->open_count, 1);
+    SAY(stand, mesh, drain, 50000);
+    release(stand, a.route, 1);
+    assert_int_equal(HEARD(stand, drained)->open_count, 0);
+    SAY(stand, mesh, drain, 50000);
+    assert_int_equal(HEARD(stand, drained)->open_count, 0);
+    SAY(stand, mesh, stop, 1000);
+    assert_int_equal(HEARD(stand, stopped)->reason, 0);
+    pages_destroy(stand);
+}
+static void test_print_shows_the_pools(void **state)
+{
+    (void)state;
+    static char data[1024];
+    qr_text_t text;
+    stand_t *stand = pages_new(G1);
+    run(stand, ramp, 5, 1);
+    reserve(stand, ramp, 5, 6);
+    qr_text_init(&text, data, sizeof data);
+    qr_page_manager_class.print(stand->state, stand->given, &text);
+    assert_non_null(strstr(data, "group 0: pages 8 free 5 aside 0 reserved 1 loading 0 used 1 retained 1 fenced 0"));
+    assert_non_null(strstr(data, "rows 4 boundary 4 tokens 5 of 6"));
+    pages_destroy(stand);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -537,7 +858,13 @@ int main(void)
         cmocka_unit_test(test_refusals_change_nothing), cmocka_unit_test(test_evicts_exactly_what_is_short_and_least_valuable),
         cmocka_unit_test(test_whole_pool_cached_still_admits), cmocka_unit_test(test_held_pages_are_never_evicted),
         cmocka_unit_test(test_route_table_full_is_busy), cmocka_unit_test(test_repeated_ask_gets_the_same_grant),
-        cmocka_unit_test(test_commits_that_do_not_fit),
+        cmocka_unit_test(test_commits_that_do_not_fit), cmocka_unit_test(test_load_commits_what_is_verified),
+        cmocka_unit_test(test_load_that_stops_is_fenced), cmocka_unit_test(test_quiet_load_goes_on_at_once),
+        cmocka_unit_test(test_release_while_fencing_answers_the_load), cmocka_unit_test(test_window_pages_come_as_the_window_moves),
+        cmocka_unit_test(test_window_page_is_reused_without_a_free_one), cmocka_unit_test(test_missing_window_shortens_the_match),
+        cmocka_unit_test(test_charge_changes_hands), cmocka_unit_test(test_lease_holds_pages_beyond_their_route),
+        cmocka_unit_test(test_lease_on_a_leaf_sees_it_grow_and_merge), cmocka_unit_test(test_captures_pay_from_what_is_set_aside),
+        cmocka_unit_test(test_drain_and_stop), cmocka_unit_test(test_print_shows_the_pools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
