@@ -43,6 +43,7 @@ struct qr_host {
     qr_outbox_t *outbox;
     uint64_t now_us;        /* of this turn */
     uint64_t hash;          /* of what the current call emitted (record) */
+    uint32_t place;         /* entries recorded in this turn */
     bool closing;
     uint8_t *wire;          /* [wire_bytes] encoded message on its way out */
     uint64_t wire_bytes;
@@ -233,6 +234,7 @@ static void record_before(qr_host_t *host, cell_t *cell)
 static void record_after(qr_host_t *host, cell_t *cell, uint32_t kind, const void *bytes, size_t count)
 {
     if (!host->recording || !cell->recorded) return;
+    kind |= host->place++ << 8;
     uint64_t hash = qr_record_hash(host->hash, &cell->alarm_us, sizeof cell->alarm_us);
     if (!qr_recorder_put_entry(&host->recorder, cell->address, (qr_record_entry_t){host->now_us, (uint32_t)count, kind}, bytes, hash))
         cell->recorded = false;
@@ -518,6 +520,7 @@ static void loop(qr_host_t *host)
     zmq_msg_init(&frame);
     while (!host->closing) {
         host->now_us = qr_clock_us();
+        host->place = 0;
         uint32_t n = 0;
         while (n < QR_TURN && !host->closing && qr_port_receive(&host->port, &frame)) {
             receive(host, &frame);

@@ -14,6 +14,8 @@
 
 enum { QR_RECORD_BLOCK_BYTES = 64 << 10, QR_RECORD_BLOCKS_MAX = 256, QR_RECORD_VERSION = 1, QR_RECORD_STATE_MAX = 1 << 30 };
 enum { QR_ENTRY_MESSAGE = 1, QR_ENTRY_ALARM = 2, QR_ENTRY_PIECE = 3 };
+static inline uint32_t qr_entry_kind(uint32_t kind) { return kind & 0xff; }
+static inline uint32_t qr_entry_place(uint32_t kind) { return kind >> 8; }
 #define QR_RECORD_MAGIC "QRRECORD"
 
 /* First bytes of a segment file; all little-endian. After it: config_bytes of `name = value` lines, then the snapshot, then entries
@@ -47,7 +49,8 @@ typedef struct qr_record_partner {
 
 typedef struct qr_record_entry {
     uint64_t now_us;
-    uint32_t bytes, kind;       /* of the message that follows; QR_ENTRY_* */
+    uint32_t bytes, kind;       /* of the message that follows; QR_ENTRY_* in the low 8 bits, above them its place in its host's turn
+                                 * (entries of one turn share now_us) */
 } qr_record_entry_t;            /* then bytes of message, then u64 hash of what was emitted */
 
 struct qr_given;

@@ -78,10 +78,10 @@ static uint64_t emitted(player_t *player)
 static int play(player_t *player, const qr_segment_entry_t *entry, uint64_t *ret_hash)
 {
     qr_arena_reset(&player->arena);
-    if (entry->head.kind == QR_ENTRY_PIECE || qr_codec_decode(entry->message, entry->head.bytes, &player->arena, &player->message) != 0)
+    if (qr_entry_kind(entry->head.kind) == QR_ENTRY_PIECE || qr_codec_decode(entry->message, entry->head.bytes, &player->arena, &player->message) != 0)
         return -QR_E_FORMAT;
     player->message.now_us = entry->head.now_us;
-    if (entry->head.kind == QR_ENTRY_ALARM) player->alarm_us = QR_NEVER_US;
+    if (qr_entry_kind(entry->head.kind) == QR_ENTRY_ALARM) player->alarm_us = QR_NEVER_US;
     qr_outbox_reset(player->outbox, player->actor->max_out);
     player->outbox->alarm_us = player->alarm_us;
     player->actor->handle(player->state, player->given, &player->message, player->outbox);

@@ -77,7 +77,8 @@ int qr_segment_next(qr_segment_t *segment, qr_segment_entry_t *ret_entry)
     clearerr(segment->file);
     if (fseek(segment->file, segment->at, SEEK_SET) != 0) return -QR_E_IO;
     if (fread(&entry.head, sizeof entry.head, 1, segment->file) != 1) return -QR_E_NOT_FOUND;
-    if (entry.head.bytes > QR_MESSAGE_BYTES_MAX || entry.head.kind < QR_ENTRY_MESSAGE || entry.head.kind > QR_ENTRY_PIECE) return -QR_E_FORMAT;
+    uint32_t kind = qr_entry_kind(entry.head.kind);
+    if (entry.head.bytes > QR_MESSAGE_BYTES_MAX || kind < QR_ENTRY_MESSAGE || kind > QR_ENTRY_PIECE) return -QR_E_FORMAT;
     if (fread(segment->message, 1, entry.head.bytes, segment->file) != entry.head.bytes || fread(&entry.hash, 8, 1, segment->file) != 1)
         return -QR_E_NOT_FOUND;
     segment->at = ftell(segment->file);

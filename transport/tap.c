@@ -163,14 +163,14 @@ static void show(tap_t *tap, stream_t *stream)
     const qr_segment_entry_t *entry = &stream->entry;
     qr_arena_reset(&tap->arena);
     tap->entries++;
-    if (entry->head.kind == QR_ENTRY_PIECE) tap->pieces++;
+    if (qr_entry_kind(entry->head.kind) == QR_ENTRY_PIECE) tap->pieces++;
     if (entry->head.bytes == 0) return;
     if (qr_codec_decode(entry->message, entry->head.bytes, &tap->arena, &tap->message) != 0) {
         tap->unreadable++;
         return;
     }
     if (!wanted(tap, stream, &tap->message)) return;
-    if (entry->head.kind == QR_ENTRY_ALARM) tap->alarms++;
+    if (qr_entry_kind(entry->head.kind) == QR_ENTRY_ALARM) tap->alarms++;
     else count(tap, &tap->message, entry->head.bytes);
     if (tap->summary) return;
     qr_text_t text;
@@ -202,6 +202,12 @@ static void show_summary(tap_t *tap)
            tap->alarms, tap->pieces, tap->unreadable);
 }
 
+/* Order of time, and inside a turn of one host the order it handled them in. */
+static bool comes_before(const qr_record_entry_t *a, const qr_record_entry_t *b)
+{
+    return a->now_us != b->now_us ? a->now_us < b->now_us : qr_entry_place(a->kind) < qr_entry_place(b->kind);
+}
+
 /* Shows everything that is there, in order of time. */
 static void show_all(tap_t *tap)
 {
@@ -209,7 +215,7 @@ static void show_all(tap_t *tap)
         stream_t *first = NULL;
         for (uint32_t s = 0; s < tap->stream_count; s++) {
             stream_t *stream = &tap->streams[s];
-            if (advance(tap, stream) && (!first || stream->entry.head.now_us < first->entry.head.now_us)) first = stream;
+            if (advance(tap, stream) && (!first || comes_before(&stream->entry.head, &first->entry.head))) first = stream;
         }
         if (!first) return;
         show(tap, first);
