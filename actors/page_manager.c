@@ -140,7 +140,11 @@ static bool is_open(const route_t *route) { return route->state != ROUTE_FREE; }
 static uint32_t raised(uint32_t generation) { return generation == UINT32_MAX ? 1 : generation + 1; }
 
 /* First row the token at position n attends in a group (n when nothing is before it). */
-static uint32_t first_attended(uint32_t window, uint32_t n) { return window && n > window - 1 ? n - (window - 1) : 0; }
+static uint32_t first_attended(uint32_t window, uint32_t n)
+{
+    if (QR_MUTANT(115) && window) window--;
+    return window && n > window - 1 ? n - (window - 1) : 0;
+}
 static uint32_t blocks_for(const page_manager_t *s, uint32_t rows) { return (uint32_t)qr_div_up(rows, s->page_tokens); }
 /* Rows of `rows` that lie in block j. */
 static uint32_t rows_in_block(const page_manager_t *s, uint32_t rows, uint32_t j)
@@ -187,6 +191,7 @@ static void charge_pass(page_manager_t *s, uint32_t g, uint32_t p, uint32_t j, u
     uint32_t to = other_holder(s, g, p, j, from);
     qr_assert(to != NONE);
     page_at(s, g, p)->charge = to;
+    if (QR_MUTANT(116)) return;
     if (to != QR_CHARGE_CAPTURES) idle_take(s, route_at(s, to), g);
     else pool_at(s, g)->aside--;
 }
@@ -268,7 +273,7 @@ static void match_partial(const page_manager_t *s, uint32_t parent, const uint32
     bool first = likely != NONE;
     for (; n != NONE; n = qr_prefix_tree_next(tree(s), parent, tokens[0], first ? NONE : n, &steps), first = false) {
         const qr_node_t *node = node_at(s, n);
-        uint32_t rows = equal_tokens(qr_node_tokens(tree(s), n), tokens, qr_min_u32(want, node->rows));
+        uint32_t rows = equal_tokens(qr_node_tokens(tree(s), n), tokens, qr_min_u32(want, QR_MUTANT(119) ? node->token_count : node->rows));
         bool whole = node->rows == rows && qr_order_has(qr_residents_leaves(residents(s)), n);
         if (!rows || rows < plan->copy_rows || (rows == plan->copy_rows && (plan->take_over || !whole)) || !names_all(s, node)) continue;
         plan->copy_rows = rows;
@@ -317,7 +322,7 @@ static void match(const page_manager_t *s, const qr_pages_reserve_t *ask, plan_t
         if (n == NONE) break;
         walk[plan->found] = parent = n;
     }
-    uint32_t last = count - 1 + QR_MUTANT(104); /* the last token's row is always computed: its logits are wanted */
+    uint32_t last = count - (QR_MUTANT(104) ? 0 : 1); /* the last token's row is always computed: its logits are wanted */
     while (stands < plan->found && (stands + 1) * size <= last && node_at(s, walk[stands])->rows == size) {
         for (uint32_t g = 1; g < s->group_count; g++)
             if (node_at(s, walk[stands])->pages[g] == QR_PAGE_NONE) since[g] = stands + 1;
@@ -397,7 +402,7 @@ static void plan_reserve(const page_manager_t *s, const qr_pages_reserve_t *ask,
 static void leaf_merge(page_manager_t *s, uint32_t from, uint32_t into)
 {
     for (uint32_t l = 0; l < QR_LEASES_MAX; l++)
-        if (lease_at(s, l)->open && lease_at(s, l)->node == from) lease_at(s, l)->node = into;
+        if (lease_at(s, l)->open && lease_at(s, l)->node == from && !QR_MUTANT(118)) lease_at(s, l)->node = into;
     qr_residents_merge(residents(s), from, into);
 }
 /* The next tokens of a route's walk: its leaf grows, whole pages walk equal nodes where they exist, others are added. */
@@ -478,7 +483,7 @@ static void rows_commit(page_manager_t *s, route_t *route, uint32_t rows)
 {
     for (uint32_t j = route->rows / s->page_tokens; j * s->page_tokens < rows; j++) block_commit(s, route, j, rows_in_block(s, rows, j));
     route->rows = rows;
-    if (route->copy_rows && rows > route->boundary) copy_end(s, route);
+    if (route->copy_rows && rows > route->boundary && !QR_MUTANT(114)) copy_end(s, route);
 }
 /* What leaves the window of a group is let go; pages for later blocks are taken from the reservation and listed as news. */
 static uint32_t window_advance(page_manager_t *s, route_t *route, uint32_t g, uint32_t news)
@@ -532,7 +537,7 @@ static bool commit_fits(const page_manager_t *s, const route_t *route, uint32_t 
     for (uint32_t g = 0; g < s->group_count; g++)
         if (rows > route->windows[g].end * s->page_tokens) return false;
     const uint32_t *walk = walk_of(s, index_of(s, route));
-    for (uint32_t i = from; i < known; i++)
+    for (uint32_t i = from; i < known && !QR_MUTANT(121); i++)
         if (qr_node_tokens(tree(s), walk[i / s->page_tokens])[i % s->page_tokens] != tokens[i - from]) return false;
     return true;
 }
@@ -655,7 +660,7 @@ static void granted_send(const call_t *call, const route_t *route)
         if (!route->copy_rows) continue;
         sources[g] = qr_page_handle(table(s), g, route->copy_pages[g]);
         targets[g] = qr_page_handle(table(s), g, own[route->boundary / s->page_tokens]);
-        copy_rows[g] = route->copy_rows;
+        copy_rows[g] = route->copy_rows - (QR_MUTANT(112) ? 1 : 0);
         copy_groups[g] = g;
     }
     uint32_t copies = route->copy_rows ? s->group_count : 0;
@@ -711,7 +716,7 @@ static uint32_t never_short(const page_manager_t *s, const qr_pages_reserve_t *a
     uint32_t worst = 0;
     for (uint32_t g = 0; g < s->group_count; g++) {
         uint32_t least = window_limit(s, g, blocks_for(s, ask->rows_max), ask->first_rows);
-        uint32_t most = pool_at(s, g)->pages - pool_at(s, g)->set_aside;
+        uint32_t most = pool_at(s, g)->pages - (QR_MUTANT(120) ? 0 : pool_at(s, g)->set_aside);
         if (least > most) worst = qr_max_u32(worst, least - most);
     }
     return worst;
@@ -736,6 +741,7 @@ static void answer_reserve(const call_t *call, const qr_pages_reserve_t *ask)
         qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_waiting, ask->request_id, plan.producer, plan.promised, plan.boundary);
         qr_send(call->outbox, call->message->from, pages_wait, &body);
     } else if (plan.shortage) {
+        if (QR_MUTANT(111) && plan.found) qr_residents_hold(residents(s), walk_of(s, s->route_capacity)[0]);
         refuse(call, ask, QR_E_SHORTFALL, plan.shortage);
     } else {
         grant(call, ask, &plan);
@@ -807,7 +813,7 @@ static void walk_end(page_manager_t *s, route_t *route, bool keep)
         if (j >= route->walked) continue;
         const qr_node_t *node = node_at(s, walk[j]);
         bool mine = node->writer == r, last = node->holders == 1;
-        qr_residents_unhold(residents(s), walk[j], mine && !keep);
+        qr_residents_unhold(residents(s), walk[j], mine && !keep && !QR_MUTANT(117));
         route->walked = j; /* no longer a walker when the next writer is looked for */
         if (mine && !last) node_at(s, walk[j])->writer = next_writer(s, walk[j]);
         if (last && j == leaf && node->token_count) leaf_tidy(s, walk[j]);

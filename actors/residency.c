@@ -1,7 +1,9 @@
 #include "actors/residency.h"
+#include "base/mutant.h"
 
 uint64_t qr_residency_value(uint32_t rows, uint32_t first_row, uint32_t hits)
 {
+    if (QR_MUTANT(123)) hits = 0;
     uint64_t row_cost = QR_RESIDENCY_ROW_COST + first_row / 16u;
     return rows * row_cost * (1u + (hits < QR_RESIDENCY_HITS_MAX ? hits : QR_RESIDENCY_HITS_MAX));
 }
@@ -83,7 +85,7 @@ uint32_t qr_order_take(qr_order_t *order)
 {
     qr_assert(order->count);
     uint32_t id = entries(order)[0].id;
-    if (entries(order)[0].key > order->level) order->level = entries(order)[0].key;
+    if (entries(order)[0].key > order->level && !QR_MUTANT(122)) order->level = entries(order)[0].key;
     qr_order_remove(order, id);
     return id;
 }

@@ -50,7 +50,7 @@ static bool evictable(const qr_residents_t *r, uint32_t g, const qr_page_t *page
 }
 static bool leaf_may_leave(const qr_residents_t *r, const qr_node_t *node)
 {
-    if (node->children || node->holders || !node->rows) return false;
+    if (node->children || (node->holders && !QR_MUTANT(113)) || !node->rows) return false;
     for (uint32_t g = 0; g < r->group_count; g++)
         if (!pool_at(r, g)->window && page_at(r, g, node->pages[g])->state != QR_PAGE_RETAINED) return false;
     return true;

@@ -410,6 +410,7 @@ static void test_refusals_change_nothing(void **state)
     answer_t b = reserve(stand, ramp + 30, 20, 20);
     assert_int_equal(b.reason, QR_E_SHORTFALL);
     assert_int_equal(b.pages_short, 2); /* 5 needed; a holds 4 and the source of its copy */
+    assert_int_equal(reserve(stand, ramp, 12, 32).reason, QR_E_SHORTFALL); /* with a match */
     assert_int_equal(reserve(stand, ramp, 20, 33).reason, QR_E_NEVER_FITS);
     assert_int_equal(reserve(stand, ramp, 20, 65).reason, QR_E_CONTEXT);
     assert_int_equal(reserve(stand, ramp, 20, 19).reason, QR_E_INVALID);
@@ -425,10 +426,10 @@ static void test_evicts_exactly_what_is_short_and_least_valuable(void **state)
     stand_t *stand = pages_new(G1);
     uint32_t first[4] = {101, 102, 103, 104}, second[4] = {201, 202, 203, 204}, third[4] = {301, 302, 303, 304};
     run(stand, first, 4, 1);
-    run(stand, second, 4, 1);
-    run(stand, third, 4, 1);
     run(stand, first, 4, 1);
     run(stand, first, 4, 1); /* used again: worth more than the younger ones */
+    run(stand, second, 4, 1);
+    run(stand, third, 4, 1);
     answer_t a = reserve(stand, ramp, 21, 21); /* 6 pages, 5 free */
     assert_int_equal(a.type, QR_MESSAGE_pages_granted);
     assert_int_equal(metric(stand, METRIC_page_evictions_total), 1);
