@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 75 minutes in all on 2 cores.
+#   tests/long.sh           all parts
+#   tests/long.sh S3 S8     these parts alone (RESULTS.md is then left as it is)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+jobs=$(nproc)
+folder=build
+export QUIRE_MODEL
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+prepare() {
+  examples/install-packages.sh || return 1
+  QUIRE_MODEL=${QUIRE_MODEL:-$(examples/get-model.sh smollm2 | tail -n 1)}
+  cmake -S . -B $folder -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=gcc >"$scratch/cmake.log" 2>&1 || { cat "$scratch/cmake.log"; return 1; }
+  cmake --build $folder -j "$jobs" >"$scratch/build.log" 2>&1 || { tail -40 "$scratch/build.log"; return 1; }
+}
+tests() { (cd $folder && ctest --output-on-failure --timeout 900 "$@") | grep -E 'Passed|Failed|Timeout|tests passed|\*\*\*'; return "${PIPESTATUS[0]}"; }
+program() { tests/program/run.sh $folder "$@" 2>&1 | grep -vE '^[a-z_]+ = |^ready: '; return "${PIPESTATUS[0]}"; }
+sanitized() { # folder, cmake options
+  cmake -S . -B "$1" "${@:2}" >"$scratch/cmake.log" 2>&1 && cmake --build "$1" -j "$jobs" >"$scratch/build.log" 2>&1 || { tail -30 "$scratch/build.log"; return 1; }
+}
+
+S1() { # the newcomer's two commands, twice
+  local begin
+  for turn in first second; do
+    begin=$SECONDS
+    examples/quickstart.sh | tail -3 || return 1
+    echo "quickstart, $turn time: $((SECONDS - begin)) s"
+  done
+  for turn in first second; do
+    begin=$SECONDS
+    tests/run.sh --quick >"$scratch/run.txt" 2>&1 || { tail -30 "$scratch/run.txt"; return 1; }
+    tail -1 "$scratch/run.txt"
+    echo "tests/run.sh --quick, $turn time: $((SECONDS - begin)) s"
+  done
+}
+S2() { tests/oracle/run.sh $folder; } # values against independent references
+S3() { tests/oracle/tokenizer.sh $folder; } # tokenizer against Hugging Face
+S4() { tests -R '^(decoder|cpu|opencl_model)_test$' && tests/program/matrix.sh $folder; }
+S5() { program test_clients; }
+S6() { program test_mesh; }
+S7() { tests/house/cases.sh; }
+S8() { tests/bench/peer/run.sh $folder 5 && $folder/bench_step && $folder/bench_codec && program test_latency; }
+S9() {
+  sanitized build-asan -DCMAKE_C_COMPILER=gcc -DQR_SANITIZE=address,undefined || return 1
+  (cd build-asan && UBSAN_OPTIONS=halt_on_error=1 ctest -j "$jobs" --timeout 900) | tail -4 || return 1
+  sanitized build-tsan -DCMAKE_C_COMPILER=clang -DQR_SANITIZE=thread || return 1
+  (cd build-tsan && TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" ctest --timeout 900 -R '^(host|mesh|uplink|record|cpu|http)_test$') | tail -4 || return 1
+  tests/fuzz/run.sh 60
+}
+S10() { tests/house/purity.sh && program test_tap && program test_edges.Generate; }
+S11() { program test_reuse && $folder/bench_decode --model "$QUIRE_MODEL" --tiles; }
+S12() { tests/mutants/run.sh; }
+
+parts=(S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12)
+wanted=("$@")
+[ ${#wanted[@]} -gt 0 ] || wanted=("${parts[@]}")
+prepare || exit 1
+bad=0
+for part in "${wanted[@]}"; do
+  begin=$SECONDS
+  echo "== $part"
+  if "$part" >"$scratch/$part.txt" 2>&1; then state=passed; else state=FAILED bad=$((bad + 1)); fi
+  cat "$scratch/$part.txt"
+  echo "== $part $state in $((SECONDS - begin)) s"
+  printf '## %s %s, %d s\n\n```\n%s\n```\n\n' "$part" "$state" $((SECONDS - begin)) "$(sed -E 's/\x1b\[[0-9;]*m//g' "$scratch/$part.txt" | tail -60)" >>"$scratch/RESULTS.md"
+done
+if [ $# -eq 0 ]; then
+  {
+    echo "# Results of tests/long.sh"
+    echo
+    echo "Commit $(git rev-parse HEAD)$(git diff --quiet || echo ' with changes'), $(date -u +%Y-%m-%d), $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-), $jobs cores, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo)."
+    echo
+    cat "$scratch/RESULTS.md"
+  } | sed -E "s#$PWD/?##g; s#/tmp/[A-Za-z0-9._/-]+#(scratch)#g" >tests/RESULTS.md
+fi
+echo "$((${#wanted[@]} - bad)) passed, $bad failed"
+[ $bad -eq 0 ]
