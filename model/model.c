@@ -71,29 +71,36 @@ static int layout_make(qr_model_t *model, char *message, size_t message_bytes)
     return 0;
 }
 
-static int model_read(qr_model_t *model, const char *path, char *message, size_t message_bytes)
+static int model_read(qr_model_t *model, char *message, size_t message_bytes)
 {
-    int status = qr_gguf_open(path, &model->file, message, message_bytes);
-    if (status) return status;
-    memcpy(model->path, path, strlen(path) + 1); /* as long as the reader's own limit */
-    status = qr_arch_read(model->file, &model->arch, message, message_bytes);
+    int status = qr_arch_read(model->file, &model->arch, message, message_bytes);
     if (!status) status = qr_vocabulary_read(model, message, message_bytes);
     if (!status) status = name_read(model, message, message_bytes);
     if (!status) status = template_read(model, message, message_bytes);
     return status ? status : layout_make(model, message, message_bytes);
 }
 
-int qr_model_open(const char *path, qr_model_t **ret_model, char *message, size_t message_bytes)
+int qr_model_open_gguf(qr_gguf_t **file, qr_model_t **ret_model, char *message, size_t message_bytes)
 {
     qr_model_t *model = calloc(1, sizeof *model);
-    if (!model) return qr_refuse(message, message_bytes, QR_E_MEMORY, "%s: not enough memory", path);
-    int status = model_read(model, path, message, message_bytes);
-    if (status) {
-        qr_model_destroy(&model);
-        return status;
-    }
-    *ret_model = model;
-    return 0;
+    if (!model) return qr_refuse(message, message_bytes, QR_E_MEMORY, "%s: not enough memory", qr_gguf_path(*file));
+    model->file = *file;
+    *file = NULL;
+    (void)snprintf(model->path, sizeof model->path, "%s", qr_gguf_path(model->file)); /* the reader's limit is the same */
+    int status = model_read(model, message, message_bytes);
+    if (status) qr_model_destroy(&model);
+    else *ret_model = model;
+    return status;
+}
+
+int qr_model_open(const char *path, qr_model_t **ret_model, char *message, size_t message_bytes)
+{
+    qr_gguf_t *file;
+    int status = qr_gguf_open(path, &file, message, message_bytes);
+    if (status) return status;
+    status = qr_model_open_gguf(&file, ret_model, message, message_bytes);
+    qr_gguf_close(&file); /* NULL once the model has it */
+    return status;
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------------------- */

@@ -57,6 +57,8 @@ typedef struct qr_model {
 
 /* Opens and checks a file. 0 or a negative QR_E_*; message: one line naming file, field and what is supported. */
 int qr_model_open(const char *path, qr_model_t **ret_model, char *message, size_t message_bytes);
+/* The same from an opened file, which it takes (*file becomes NULL unless there was no memory). */
+int qr_model_open_gguf(struct qr_gguf **file, qr_model_t **ret_model, char *message, size_t message_bytes);
 /* Packs the weights on the device and computes the fingerprint. progress may be NULL: (done, total) bytes. */
 int qr_model_load(qr_model_t *model, qr_device_t *device, void (*progress)(void *context, uint64_t done, uint64_t total), void *context,
                   char *message, size_t message_bytes);
