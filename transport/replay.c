@@ -7,6 +7,9 @@
 #include "messages/schema.h"
 #include "transport/pair.h"
 
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 typedef struct player {
@@ -120,4 +123,55 @@ int qr_replay_run(qr_segment_t *segment, const qr_actor_class_t *actor, const qr
     player_free(&player);
     if (code == 0) *ret_replay = replay;
     return code;
+}
+
+static const qr_actor_class_t *class_of(const qr_actor_class_t *const *classes, uint32_t count, uint64_t address)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (classes[i]->role == qr_address_role(address) && !classes[i]->owns_world && !classes[i]->work) return classes[i];
+    return NULL;
+}
+
+/* One segment, one line. false: it differs or cannot be read. */
+static bool replay_file(const char *path, const char *name, const qr_actor_class_t *const *classes, uint32_t count, const qr_given_t *given)
+{
+    qr_segment_t segment;
+    qr_replay_t replay;
+    int code = qr_segment_open(path, true, &segment);
+    if (code) return printf("%s: %s\n", name, qr_error_sentence(code)), code == -QR_E_TRUNCATED;
+    const qr_actor_class_t *actor = class_of(classes, count, segment.header.address);
+    bool fine = true;
+    if (!actor || !segment.header.pure) {
+        printf("%s: not for replay\n", name);
+    } else if ((code = qr_replay_run(&segment, actor, given, &replay)) != 0) {
+        printf("%s: %s\n", name, qr_error_sentence(code));
+        fine = false;
+    } else if (replay.differs_at != UINT64_MAX) {
+        const qr_schema_t *row = qr_schema_find(replay.differs_type);
+        printf("%s: entry %" PRIu64 " (%s) emits something else than it did\n", name, replay.differs_at, row ? row->name : "?");
+        fine = false;
+    } else {
+        printf("%s: %" PRIu64 " entries, %" PRIu64 " messages, all equal\n", name, replay.entries, replay.messages);
+    }
+    qr_segment_close(&segment);
+    return fine;
+}
+
+int qr_replay_folder(const char *folder, const qr_actor_class_t *const *classes, uint32_t class_count, const qr_given_t *given)
+{
+    struct dirent **names = NULL;
+    int count = scandir(folder, &names, NULL, alphasort), status = 2;
+    for (int i = 0; i < count; i++) {
+        char path[1024];
+        const char *name = names[i]->d_name, *dash = strrchr(name, '-');
+        int bytes = snprintf(path, sizeof path, "%s/%s", folder, name);
+        if (dash && strlen(dash) == 9 && bytes > 0 && (size_t)bytes < sizeof path) {
+            bool fine = replay_file(path, name, classes, class_count, given);
+            status = fine ? (status == 2 ? 0 : status) : 1;
+        }
+        free(names[i]);
+    }
+    free(names);
+    if (status == 2) fprintf(stderr, "quire replay: no record segments in %s\n", folder);
+    return status;
 }

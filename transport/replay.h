@@ -18,4 +18,8 @@ typedef struct qr_replay {
  * schema, state size or given, or an io actor; -QR_E_FORMAT: an entry that is none; -QR_E_MEMORY. */
 int qr_replay_run(qr_segment_t *segment, const qr_actor_class_t *actor, const qr_given_t *given, qr_replay_t *ret_replay);
 
+/* Replays every segment of a folder whose actor is pure and in `classes`; prints one line per segment to stdout. Returns the exit
+ * status: 0 all equal; 1 a difference or a bad segment; 2 no segments. */
+int qr_replay_folder(const char *folder, const qr_actor_class_t *const *classes, uint32_t class_count, const qr_given_t *given);
+
 #endif
