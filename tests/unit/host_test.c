@@ -131,7 +131,7 @@ static void run(const char *zpl, const qr_actor_class_t *const *classes, uint32_
     qr_mesh_counts(mesh, &counts);
     assert_int_equal(counts.sockets_open, 0);
     assert_true(counts.self_in_flight_most <= 32);
-    if (zpl == one_host) assert_true(counts.sleeps < probes / 10); /* a host with work never sleeps */
+    if (zpl == one_host && !scramble) assert_true(counts.sleeps < probes / 10); /* a host with work never sleeps */
     qr_mesh_destroy(&mesh);
     assert_null(mesh);
     free(given);
