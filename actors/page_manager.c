@@ -83,7 +83,7 @@ typedef struct page_manager {
     uint64_t copies_total;
     uint32_t group_count, page_tokens, blocks_max, route_capacity, lease_blocks, scratch_count;
     uint32_t free_route, routes_open;
-    uint32_t loads_open;  /* routes loading + fences open */
+    uint32_t loads_open; /* routes loading + fences open */
     uint32_t draining;
     uint32_t leased[QR_GROUPS_MAX]; /* windowed groups: pages of all leases */
 } page_manager_t;
@@ -95,7 +95,7 @@ typedef struct call {
     qr_outbox_t *outbox;
 } call_t;
 
-/* ---- where things are ------------------------------------------------------------------------------------------------------ */
+/* ---- where things are -------------------------------------------------------------------------------------------- */
 
 static uintptr_t at(const page_manager_t *s, uint64_t offset) { return (uintptr_t)s + offset; }
 static route_t *route_at(const page_manager_t *s, uint32_t r) { return (route_t *)at(s, s->routes_at) + r; }
@@ -153,7 +153,7 @@ static uint32_t rows_in_block(const page_manager_t *s, uint32_t rows, uint32_t j
     return rows <= before ? 0 : qr_min_u32(rows - before, s->page_tokens);
 }
 
-/* ---- charges of windowed groups (I6) -------------------------------------------------------------------------------------------- */
+/* ---- charges of windowed groups (I6) ----------------------------------------------------------------------------- */
 
 static bool lease_has(const page_manager_t *s, uint32_t l, uint32_t g, uint32_t p)
 {
@@ -192,8 +192,10 @@ static void charge_pass(page_manager_t *s, uint32_t g, uint32_t p, uint32_t j, u
     qr_assert(to != NONE);
     page_at(s, g, p)->charge = to;
     if (QR_MUTANT(116)) return;
-    if (to != QR_CHARGE_CAPTURES) idle_take(s, route_at(s, to), g);
-    else pool_at(s, g)->aside--;
+    if (to != QR_CHARGE_CAPTURES)
+        idle_take(s, route_at(s, to), g);
+    else
+        pool_at(s, g)->aside--;
 }
 /* Who references a page of a windowed group that nobody has paid for pays now; true if so. */
 static bool charge_take(page_manager_t *s, uint32_t g, uint32_t p, uint32_t who)
@@ -209,8 +211,10 @@ static void route_unref(page_manager_t *s, route_t *route, uint32_t g, uint32_t 
     qr_page_t *page = page_at(s, g, p);
     qr_pool_t *pool = pool_at(s, g);
     if (pool->window && page->charge == index_of(s, route)) {
-        if (page->refs > 1) charge_pass(s, g, p, j, index_of(s, route));
-        else if (!leaving && page->node != NONE && !qr_pool_spare(pool)) qr_residents_unname(residents(s), g, p); /* reused */
+        if (page->refs > 1)
+            charge_pass(s, g, p, j, index_of(s, route));
+        else if (!leaving && page->node != NONE && !qr_pool_spare(pool))
+            qr_residents_unname(residents(s), g, p); /* reused */
         if (!leaving) {
             qr_residents_unref(residents(s), g, p);
             idle_add(s, route, g);
@@ -220,22 +224,22 @@ static void route_unref(page_manager_t *s, route_t *route, uint32_t g, uint32_t 
     qr_residents_unref(residents(s), g, p);
 }
 
-/* ---- planning a reserve: reads, and writes only the planner's scratch ------------------------------------------------------------ */
+/* ---- planning a reserve: reads, and writes only the planner's scratch -------------------------------------------- */
 
 typedef struct plan {
-    uint32_t root;           /* of the scope, or NONE */
-    uint32_t found;          /* nodes with the asked tokens, whole pages, in the scratch walk */
-    uint32_t shared;         /* of these used in place */
-    uint32_t whole;          /* the same for the longest boundary of whole pages */
-    uint32_t copy_rows;      /* rows of block `shared` to copy from, or take over with, source */
-    uint32_t source;         /* node, or NONE */
-    uint32_t take_over;      /* 1: the source is this route's from now on */
+    uint32_t root;      /* of the scope, or NONE */
+    uint32_t found;     /* nodes with the asked tokens, whole pages, in the scratch walk */
+    uint32_t shared;    /* of these used in place */
+    uint32_t whole;     /* the same for the longest boundary of whole pages */
+    uint32_t copy_rows; /* rows of block `shared` to copy from, or take over with, source */
+    uint32_t source;    /* node, or NONE */
+    uint32_t take_over; /* 1: the source is this route's from now on */
     uint32_t boundary;
-    uint32_t blocks;         /* of rows_max */
+    uint32_t blocks;             /* of rows_max */
     uint32_t producer, promised; /* route that has promised rows up to `promised`, or NONE */
     uint32_t first[QR_GROUPS_MAX], limit[QR_GROUPS_MAX];
     uint32_t need[QR_GROUPS_MAX]; /* pages to come from free ones */
-    uint32_t shortage;           /* in the worst group */
+    uint32_t shortage;            /* in the worst group */
 } plan_t;
 
 static uint32_t equal_tokens(const uint32_t *a, const uint32_t *b, uint32_t most)
@@ -334,8 +338,10 @@ static void match(const page_manager_t *s, const qr_pages_reserve_t *ask, plan_t
     if (want) {
         uint32_t likely = stands < plan->found && node_at(s, walk[stands])->rows ? walk[stands] : NONE;
         match_partial(s, stands ? walk[stands - 1] : plan->root, tokens + stands * size, want, likely, plan);
-        if (plan->source != NONE && window_stands(s, since, stands * size + plan->copy_rows)) plan->shared = stands;
-        else plan->source = NONE, plan->copy_rows = plan->take_over = 0;
+        if (plan->source != NONE && window_stands(s, since, stands * size + plan->copy_rows))
+            plan->shared = stands;
+        else
+            plan->source = NONE, plan->copy_rows = plan->take_over = 0;
     }
     plan->boundary = plan->shared * size + plan->copy_rows;
     match_promise(s, ask, plan);
@@ -396,7 +402,7 @@ static void plan_reserve(const page_manager_t *s, const qr_pages_reserve_t *ask,
     count(s, ask->first_rows, plan);
 }
 
-/* ---- tokens enter the tree --------------------------------------------------------------------------------------------------------- */
+/* ---- tokens enter the tree --------------------------------------------------------------------------------------- */
 
 /* The route's leaf has become full of tokens beside an equal node: leases that held the leaf go over with it. */
 static void leaf_merge(page_manager_t *s, uint32_t from, uint32_t into)
@@ -438,7 +444,7 @@ static uint32_t root_of(const page_manager_t *s, const route_t *route)
     return QR_NODE_ROOT | node_at(s, walk_of(s, index_of(s, route))[0])->scope;
 }
 
-/* ---- rows are committed ------------------------------------------------------------------------------------------------------------- */
+/* ---- rows are committed ------------------------------------------------------------------------------------------ */
 
 /* The copy's batch is committed, or will never run: its sources are let go. */
 static void copy_end(page_manager_t *s, route_t *route)
@@ -560,7 +566,8 @@ static void on_rows_committed(const call_t *call)
         } else if (!commit_fits(s, route, rows, tokens, given)) {
             qr_outbox_note(call->outbox, QR_LEVEL_ERROR, QR_NOTE_protocol, route->request_id, QR_MESSAGE_rows_committed, rows, route->rows);
         } else if (rows > route->rows) {
-            if (rows > route->tokens) walk_extend(s, route, root_of(s, route), tokens + (given - (rows - route->tokens)), rows - route->tokens);
+            if (rows > route->tokens)
+                walk_extend(s, route, root_of(s, route), tokens + (given - (rows - route->tokens)), rows - route->tokens);
             rows_commit(s, route, rows);
             news = windows_advance(s, route, news);
         }
@@ -571,7 +578,7 @@ broken:
     qr_outbox_note(call->outbox, QR_LEVEL_ERROR, QR_NOTE_protocol, 0, QR_MESSAGE_rows_committed, body->routes.count, body->tokens.count);
 }
 
-/* ---- a reserve is granted: the half that cannot fail ----------------------------------------------------------------------------------- */
+/* ---- a reserve is granted: the half that cannot fail ------------------------------------------------------------- */
 
 /* The match is held before anything leaves. */
 static void grant_shared(page_manager_t *s, route_t *route, const plan_t *plan)
@@ -610,7 +617,8 @@ static void grant_source(page_manager_t *s, route_t *route, const plan_t *plan)
         uint32_t p = node->pages[g];
         if (!QR_MUTANT(105)) qr_residents_ref(residents(s), g, p);
         bool charged = pool_at(s, g)->window && charge_take(s, g, p, r);
-        if (plan->take_over) pages_of(s, r, g)[j] = p;
+        if (plan->take_over)
+            pages_of(s, r, g)[j] = p;
         else {
             route->copy_pages[g] = p;
             if (pool_at(s, g)->window && !charged) idle_add(s, route, g);
@@ -680,8 +688,14 @@ static route_t *route_open(page_manager_t *s, const qr_pages_reserve_t *ask, con
     s->free_route = route->link;
     s->routes_open++;
     uint32_t generation = route->generation;
-    *route = (route_t){.request_id = ask->request_id, .attempt = ask->attempt, .generation = generation, .state = ROUTE_OPEN, .link = NONE,
-        .boundary = plan->boundary, .rows_max = ask->rows_max, .fence = NONE};
+    *route = (route_t){.request_id = ask->request_id,
+                       .attempt = ask->attempt,
+                       .generation = generation,
+                       .state = ROUTE_OPEN,
+                       .link = NONE,
+                       .boundary = plan->boundary,
+                       .rows_max = ask->rows_max,
+                       .fence = NONE};
     memset(route->copy_pages, 0xff, sizeof(route->copy_pages));
     return route;
 }
@@ -699,7 +713,8 @@ static void grant(const call_t *call, const qr_pages_reserve_t *ask, const plan_
     if (route->copy_rows) s->copies_total += s->group_count;
     evictions = residents(s)->evictions - evictions;
     if (evictions)
-        qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_evicted, ask->request_id, evictions, 0, qr_residents_leaves(residents(s))->level);
+        qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_evicted, ask->request_id, evictions, 0,
+                       qr_residents_leaves(residents(s))->level);
     qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_admitted, ask->request_id, ask->tokens.count, plan->boundary, plan->need[0]);
     granted_send(call, route);
 }
@@ -754,18 +769,26 @@ static void on_pages_reserve(const call_t *call)
     const qr_pages_reserve_t *ask = &call->message->body.pages_reserve;
     uint32_t missing = 0, reason = 0;
     const route_t *before = granted_before(s, ask);
-    if (!ask->tokens.count || ask->tokens.count > ask->rows_max) reason = QR_E_INVALID;
-    else if (ask->rows_max > call->given->layout.context_tokens) reason = QR_E_CONTEXT;
-    else if (before && (before->rows > before->boundary || before->state != ROUTE_OPEN)) reason = QR_E_IN_USE;
-    else if (before) granted_send(call, before); /* a repeat: the same answer */
-    else if (s->draining) reason = QR_E_DRAINING;
-    else if ((missing = never_short(s, ask)) != 0) reason = QR_E_NEVER_FITS;
-    else if (s->free_route == NONE) reason = QR_E_BUSY;
-    else answer_reserve(call, ask);
+    if (!ask->tokens.count || ask->tokens.count > ask->rows_max)
+        reason = QR_E_INVALID;
+    else if (ask->rows_max > call->given->layout.context_tokens)
+        reason = QR_E_CONTEXT;
+    else if (before && (before->rows > before->boundary || before->state != ROUTE_OPEN))
+        reason = QR_E_IN_USE;
+    else if (before)
+        granted_send(call, before); /* a repeat: the same answer */
+    else if (s->draining)
+        reason = QR_E_DRAINING;
+    else if ((missing = never_short(s, ask)) != 0)
+        reason = QR_E_NEVER_FITS;
+    else if (s->free_route == NONE)
+        reason = QR_E_BUSY;
+    else
+        answer_reserve(call, ask);
     if (reason) refuse(call, ask, reason, missing);
 }
 
-/* ---- a route ends ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- a route ends ------------------------------------------------------------------------------------------------ */
 
 /* The walker of a node without all rows that has most of them on pages of its own, now that its writer has left. */
 static uint32_t next_writer(const page_manager_t *s, uint32_t n)
@@ -820,7 +843,7 @@ static void walk_end(page_manager_t *s, route_t *route, bool keep)
     }
 }
 
-/* ---- loads and fences --------------------------------------------------------------------------------------------------------------------- */
+/* ---- loads and fences -------------------------------------------------------------------------------------------- */
 
 static uint64_t fence_handle(uint32_t f, const fence_t *fence) { return qr_handle(f, fence->generation); }
 static void alarm_set(const call_t *call)
@@ -925,7 +948,8 @@ static void on_pages_load(const call_t *call)
 static void load_quiet(page_manager_t *s, route_t *route, uint32_t block)
 {
     for (uint32_t g = 0; g < s->group_count; g++)
-        for (uint32_t j = block; j < blocks_for(s, route->load_end); j++) qr_page_move(table(s), g, page_of(s, route, g, j), QR_PAGE_RESERVED);
+        for (uint32_t j = block; j < blocks_for(s, route->load_end); j++)
+            qr_page_move(table(s), g, page_of(s, route, g, j), QR_PAGE_RESERVED);
 }
 static void on_load_ended(const call_t *call)
 {
@@ -1006,7 +1030,7 @@ static void on_route_release(const call_t *call)
     drained_send(call);
 }
 
-/* ---- leases ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- leases ------------------------------------------------------------------------------------------------------ */
 
 /* The node that holds rows [.., count) of a chain of tokens, or NONE. */
 static uint32_t chain_find(const page_manager_t *s, const qr_hash_t *scope, const uint32_t *tokens, uint32_t count)
@@ -1016,7 +1040,8 @@ static uint32_t chain_find(const page_manager_t *s, const qr_hash_t *scope, cons
     if (n == NONE || done == count) return n != NONE && node_at(s, n)->rows == size ? n : NONE;
     uint32_t steps = 0, child = NONE;
     while ((child = qr_prefix_tree_next(tree(s), n, tokens[done], child, &steps)) != NONE)
-        if (node_at(s, child)->rows >= count - done && equal_tokens(qr_node_tokens(tree(s), child), tokens + done, count - done) == count - done)
+        if (node_at(s, child)->rows >= count - done &&
+            equal_tokens(qr_node_tokens(tree(s), child), tokens + done, count - done) == count - done)
             return child;
     return NONE;
 }
@@ -1061,7 +1086,8 @@ static void pinned_send(const call_t *call, uint32_t l, uint32_t reason)
     if (!reason) {
         const lease_t *lease = lease_at(s, l);
         for (uint32_t g = 0; g < s->group_count; g++)
-            for (uint32_t i = 0; i < lease->count[g]; i++) scratch_handles(s)[count++] = qr_page_handle(table(s), g, lease_pages_of(s, l, g)[i]);
+            for (uint32_t i = 0; i < lease->count[g]; i++)
+                scratch_handles(s)[count++] = qr_page_handle(table(s), g, lease_pages_of(s, l, g)[i]);
         body.lease = qr_handle(l, lease->generation);
         body.group_counts = (qr_u32s_t){lease->count, s->group_count};
         body.first_blocks = (qr_u32s_t){lease->first, s->group_count};
@@ -1142,7 +1168,7 @@ static void on_pages_unpin(const call_t *call)
     qr_send(call->outbox, call->message->from, pages_unpinned, &body);
 }
 
-/* ---- life and questions from outside ------------------------------------------------------------------------------------------------------------ */
+/* ---- life and questions from outside ----------------------------------------------------------------------------- */
 
 static void on_start(const call_t *call)
 {
@@ -1194,9 +1220,11 @@ static uint32_t pages_total(const page_manager_t *s)
 static void on_cache_drop(const call_t *call)
 {
     page_manager_t *s = call->self;
-    while (qr_residents_evict_leaf(residents(s))) {}
+    while (qr_residents_evict_leaf(residents(s))) {
+    }
     for (uint32_t g = 0; g < s->group_count; g++)
-        while (pool_at(s, g)->window && qr_residents_evict_page(residents(s), g)) {}
+        while (pool_at(s, g)->window && qr_residents_evict_page(residents(s), g)) {
+        }
     qr_cache_dropped_t body = {.pages_free = pages_in(s, QR_PAGE_FREE), .pages_pool = pages_total(s)};
     body.pages_held = body.pages_pool - body.pages_free;
     qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_dropped, 0, body.pages_free, body.pages_held, body.pages_pool);
@@ -1210,11 +1238,19 @@ enum {
 static void on_metrics_read(const call_t *call)
 {
     page_manager_t *s = call->self;
-    static const uint32_t ids[] = {METRIC_pages_pool, METRIC_pages_free, METRIC_pages_reserved, METRIC_pages_used, METRIC_pages_retained,
-        METRIC_pages_loading, METRIC_pages_fenced, METRIC_page_evictions_total, METRIC_routes_open, METRIC_page_copies_total};
-    uint64_t values[QR_COUNT(ids)] = {pages_total(s), pages_in(s, QR_PAGE_FREE), pages_in(s, QR_PAGE_RESERVED), pages_in(s, QR_PAGE_USED),
-        pages_in(s, QR_PAGE_RETAINED), pages_in(s, QR_PAGE_LOADING), pages_in(s, QR_PAGE_FENCED), residents(s)->evictions, s->routes_open,
-        s->copies_total};
+    static const uint32_t ids[] = {METRIC_pages_pool,     METRIC_pages_free,       METRIC_pages_reserved, METRIC_pages_used,
+                                   METRIC_pages_retained, METRIC_pages_loading,    METRIC_pages_fenced,   METRIC_page_evictions_total,
+                                   METRIC_routes_open,    METRIC_page_copies_total};
+    uint64_t values[QR_COUNT(ids)] = {pages_total(s),
+                                      pages_in(s, QR_PAGE_FREE),
+                                      pages_in(s, QR_PAGE_RESERVED),
+                                      pages_in(s, QR_PAGE_USED),
+                                      pages_in(s, QR_PAGE_RETAINED),
+                                      pages_in(s, QR_PAGE_LOADING),
+                                      pages_in(s, QR_PAGE_FENCED),
+                                      residents(s)->evictions,
+                                      s->routes_open,
+                                      s->copies_total};
     qr_metrics_t body = {{ids, QR_COUNT(ids)}, {values, QR_COUNT(ids)}};
     qr_send(call->outbox, call->message->from, metrics, &body);
 }
@@ -1250,7 +1286,7 @@ static void handle(void *self, const qr_given_t *given, const qr_message_t *mess
     }
 }
 
-/* ---- check ------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- check ------------------------------------------------------------------------------------------------------- */
 
 enum { CHECKED_AT_ONCE = 1024 };
 
@@ -1287,10 +1323,11 @@ static void check_route(const page_manager_t *s, uint32_t r)
     const uint32_t *walk = walk_of(s, r);
     uint32_t size = s->page_tokens, blocks = blocks_for(s, route->rows_max), loaded = route->state == ROUTE_OPEN ? 0 : route->load_end;
     qr_assert(route->rows <= route->tokens && route->tokens <= route->rows_max && route->walked == blocks_for(s, route->tokens)); /* I1 */
-    qr_assert(!route->copy_rows || (route->rows % size == 0 && route->rows <= route->boundary));                                 /* I5 */
+    qr_assert(!route->copy_rows || (route->rows % size == 0 && route->rows <= route->boundary));                                  /* I5 */
     for (uint32_t j = 0; j < route->walked; j++) {
         const qr_node_t *node = node_at(s, walk[j]);
-        qr_assert(node->block == j && node->token_count >= rows_in_block(s, route->tokens, j) && node->rows >= rows_in_block(s, route->rows, j));
+        qr_assert(node->block == j && node->token_count >= rows_in_block(s, route->tokens, j) &&
+                  node->rows >= rows_in_block(s, route->rows, j));
         qr_assert(j ? node->parent == walk[j - 1] : (node->parent & QR_NODE_ROOT) != 0);
     }
     for (uint32_t g = 0; g < s->group_count; g++) {
@@ -1303,8 +1340,9 @@ static void check_route(const page_manager_t *s, uint32_t r)
             uint32_t rows = rows_in_block(s, route->rows, j);
             uint32_t state = rows ? QR_PAGE_USED : QR_PAGE_RESERVED;
             if (loaded && !rows && j * size < loaded) state = route->state == ROUTE_LOADING ? QR_PAGE_LOADING : QR_PAGE_FENCED; /* I8 */
-            qr_assert(page->state == state && (rows == size || page->node == QR_NODE_NONE || page->node == walk[j])); /* I4 */
-            if (page->node != QR_NODE_NONE && rows < size) qr_assert(node_at(s, page->node)->rows == rows && node_at(s, page->node)->writer == r);
+            qr_assert(page->state == state && (rows == size || page->node == QR_NODE_NONE || page->node == walk[j]));           /* I4 */
+            if (page->node != QR_NODE_NONE && rows < size)
+                qr_assert(node_at(s, page->node)->rows == rows && node_at(s, page->node)->writer == r);
             charged += page->charge == r;
         }
         if (!pool_at(s, g)->window) continue;
@@ -1324,7 +1362,7 @@ static void check_group(const page_manager_t *s, uint32_t g)
     for (uint32_t p = 0; p < pool->pages; p++) {
         const qr_page_t *page = page_at(s, g, p);
         if (p % CHECKED_AT_ONCE == 0) references(s, g, p, counts);
-        qr_assert(page->refs == counts[p % CHECKED_AT_ONCE]); /* I3 */
+        qr_assert(page->refs == counts[p % CHECKED_AT_ONCE]);              /* I3 */
         qr_assert((page->charge != NONE) == (pool->window && page->refs)); /* I6 */
         captured += page->charge == QR_CHARGE_CAPTURES;
     }
@@ -1357,7 +1395,7 @@ static void check(const void *self, const qr_given_t *given)
     }
 }
 
-/* ---- print, init -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- print, init ------------------------------------------------------------------------------------------------- */
 
 static void put(qr_text_t *text, const char *name, uint64_t value)
 {

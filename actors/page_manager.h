@@ -5,7 +5,7 @@
 #include "actors/actor.h"
 
 enum {
-    QR_LEASES_MAX = 16, /* leases of one page_manager; more: pages_pinned(BUSY) */
+    QR_LEASES_MAX = 16,          /* leases of one page_manager; more: pages_pinned(BUSY) */
     QR_FENCES_MAX = QR_LANES_MAX /* loads and fences open together (a load may end in a fence); more: pages_loading(BUSY) */
 };
 

@@ -29,13 +29,17 @@ void qr_page_table_init(qr_page_table_t *table, const qr_layout_t *layout)
         qr_assert(group->pages >= 1 && group->pages < 1u << 28 && group->set_aside <= group->pages);
         qr_assert(group->window || !group->set_aside);
         qr_pool_t *pool = &table->pools[g];
-        *pool = (qr_pool_t){.pages = group->pages, .first = table->page_count, .window = group->window, .free_head = 0,
-            .aside = group->set_aside, .set_aside = group->set_aside};
+        *pool = (qr_pool_t){.pages = group->pages,
+                            .first = table->page_count,
+                            .window = group->window,
+                            .free_head = 0,
+                            .aside = group->set_aside,
+                            .set_aside = group->set_aside};
         pool->counts[QR_PAGE_FREE] = group->pages;
         table->page_count += group->pages;
         for (uint32_t p = 0; p < group->pages; p++)
-            *qr_page_at(table, g, p) = (qr_page_t){.generation = 1, .node = QR_PAGE_NONE, .charge = QR_PAGE_NONE,
-                .link = p + 1 < group->pages ? p + 1 : QR_PAGE_NONE};
+            *qr_page_at(table, g, p) = (qr_page_t){
+                .generation = 1, .node = QR_PAGE_NONE, .charge = QR_PAGE_NONE, .link = p + 1 < group->pages ? p + 1 : QR_PAGE_NONE};
     }
 }
 
@@ -86,8 +90,7 @@ void qr_page_table_check(const qr_page_table_t *table)
             const qr_page_t *page = qr_page_at(table, g, p);
             qr_assert(page->state < QR_PAGE_STATES && page->generation);
             counts[page->state]++;
-            if (page->state == QR_PAGE_FREE)
-                qr_assert(!page->refs && page->node == QR_PAGE_NONE && page->charge == QR_PAGE_NONE); /* T3 */
+            if (page->state == QR_PAGE_FREE) qr_assert(!page->refs && page->node == QR_PAGE_NONE && page->charge == QR_PAGE_NONE); /* T3 */
         }
         qr_assert(!memcmp(counts, pool->counts, sizeof(counts))); /* T1 */
         uint32_t listed = 0;
@@ -95,7 +98,7 @@ void qr_page_table_check(const qr_page_table_t *table)
             qr_assert(p < pool->pages && qr_page_at(table, g, p)->state == QR_PAGE_FREE && listed < pool->pages);
             listed++;
         }
-        qr_assert(listed == counts[QR_PAGE_FREE]);                                                 /* T3 */
+        qr_assert(listed == counts[QR_PAGE_FREE]);                                                     /* T3 */
         qr_assert(pool->idle + pool->aside <= counts[QR_PAGE_FREE] && pool->aside <= pool->set_aside); /* T4 */
     }
 }

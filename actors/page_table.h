@@ -21,15 +21,15 @@ enum {
     QR_PAGE_FENCED = 5,   /* leaving, but a transfer may still touch it */
     QR_PAGE_STATES = 6
 };
-#define QR_PAGE_NONE UINT32_MAX    /* no page, no node, no route */
+#define QR_PAGE_NONE UINT32_MAX             /* no page, no node, no route */
 #define QR_CHARGE_CAPTURES (UINT32_MAX - 1) /* `charge` of a page that leases pay for */
 
 typedef struct qr_page {
     uint32_t generation;
-    uint32_t node;     /* the node that names it, or QR_PAGE_NONE */
-    uint32_t link;     /* next free page; next page of the same fence (qr_page_place) */
-    uint32_t charge;   /* windowed groups: route index, QR_CHARGE_CAPTURES or QR_PAGE_NONE */
-    uint16_t refs;     /* routes + copy sources + leases */
+    uint32_t node;   /* the node that names it, or QR_PAGE_NONE */
+    uint32_t link;   /* next free page; next page of the same fence (qr_page_place) */
+    uint32_t charge; /* windowed groups: route index, QR_CHARGE_CAPTURES or QR_PAGE_NONE */
+    uint16_t refs;   /* routes + copy sources + leases */
     uint8_t state;
     uint8_t reserved;
 } qr_page_t;

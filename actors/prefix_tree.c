@@ -53,7 +53,7 @@ void qr_prefix_tree_init(qr_prefix_tree_t *tree, uint32_t capacity, uint32_t pag
     }
 }
 
-/* ---- hashes: seeded, so that nobody outside can aim at one bucket ----------------------------------------------------- */
+/* ---- hashes: seeded, so that nobody outside can aim at one bucket ------------------------------------------------ */
 
 static uint64_t mix(uint64_t hash, uint64_t word)
 {
@@ -88,7 +88,7 @@ static uint32_t *scope_bucket(const qr_prefix_tree_t *tree, const qr_hash_t *has
     return &column(tree, tree->scope_index_at)[(uint32_t)mix(tree->seed, word) & tree->mask];
 }
 
-/* ---- scopes ------------------------------------------------------------------------------------------------------------ */
+/* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
 uint32_t qr_prefix_tree_scope(const qr_prefix_tree_t *tree, const qr_hash_t *hash)
 {
@@ -117,7 +117,7 @@ static void scope_drop(qr_prefix_tree_t *tree, uint32_t s)
     tree->free_scope = s;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 static bool tokens_equal(const uint32_t *a, const uint32_t *b, uint32_t count)
 {
@@ -161,9 +161,14 @@ uint32_t qr_prefix_tree_add(qr_prefix_tree_t *tree, uint32_t parent, const uint3
     tree->count++;
     bool root = (parent & QR_NODE_ROOT) != 0;
     uint32_t *bucket = first_bucket(tree, parent, tokens[0]);
-    *node = (qr_node_t){.parent = parent, .block = root ? 0 : qr_node_at(tree, parent)->block + 1, .token_count = count,
-        .full_next = QR_NODE_NONE, .first_next = *bucket, .first_previous = QR_NODE_NONE, .writer = QR_NODE_NONE,
-        .scope = root ? parent & ~QR_NODE_ROOT : qr_node_at(tree, parent)->scope};
+    *node = (qr_node_t){.parent = parent,
+                        .block = root ? 0 : qr_node_at(tree, parent)->block + 1,
+                        .token_count = count,
+                        .full_next = QR_NODE_NONE,
+                        .first_next = *bucket,
+                        .first_previous = QR_NODE_NONE,
+                        .writer = QR_NODE_NONE,
+                        .scope = root ? parent & ~QR_NODE_ROOT : qr_node_at(tree, parent)->scope};
     memset(node->pages, 0xff, sizeof(node->pages));
     if (*bucket != QR_NODE_NONE) qr_node_at(tree, *bucket)->first_previous = n;
     *bucket = n;
@@ -213,8 +218,10 @@ uint32_t qr_prefix_tree_remove(qr_prefix_tree_t *tree, uint32_t n)
     uint32_t parent = node->parent, scope = node->scope;
     qr_assert(node->token_count && !node->children && !node->holders);
     if (node->full) unfill(tree, n);
-    if (node->first_previous != QR_NODE_NONE) qr_node_at(tree, node->first_previous)->first_next = node->first_next;
-    else *first_bucket(tree, parent, *qr_node_tokens(tree, n)) = node->first_next;
+    if (node->first_previous != QR_NODE_NONE)
+        qr_node_at(tree, node->first_previous)->first_next = node->first_next;
+    else
+        *first_bucket(tree, parent, *qr_node_tokens(tree, n)) = node->first_next;
     if (node->first_next != QR_NODE_NONE) qr_node_at(tree, node->first_next)->first_previous = node->first_previous;
     if (!(parent & QR_NODE_ROOT)) qr_node_at(tree, parent)->children--;
     *node = (qr_node_t){.full_next = tree->free_node};

@@ -14,7 +14,7 @@
 #define QR_NODE_ROOT 0x80000000u /* parent of first blocks: QR_NODE_ROOT | scope */
 
 typedef struct qr_node {
-    uint32_t parent;      /* a node, or QR_NODE_ROOT | scope */
+    uint32_t parent; /* a node, or QR_NODE_ROOT | scope */
     uint32_t children;
     uint32_t block;       /* its rows begin at block * page_tokens */
     uint32_t token_count; /* known tokens, promised ones included; 0 = unused slot */
@@ -22,12 +22,12 @@ typedef struct qr_node {
     uint32_t full;        /* 1: in the full index */
     uint32_t full_next;   /* chains of the two indexes; full_next also links unused slots */
     uint32_t first_next, first_previous;
-    uint32_t rows;        /* committed rows: the named pages hold them */
-    uint32_t holders;     /* routes and leases whose walk passes here */
-    uint32_t writer;      /* route that promised or wrote most, or QR_NODE_NONE */
-    uint32_t hits;        /* times it was matched */
+    uint32_t rows;    /* committed rows: the named pages hold them */
+    uint32_t holders; /* routes and leases whose walk passes here */
+    uint32_t writer;  /* route that promised or wrote most, or QR_NODE_NONE */
+    uint32_t hits;    /* times it was matched */
     uint32_t scope;
-    uint64_t key;         /* level + value when last touched */
+    uint64_t key;                  /* level + value when last touched */
     uint32_t pages[QR_GROUPS_MAX]; /* named page per group, or QR_NODE_NONE */
 } qr_node_t;
 _Static_assert(sizeof(qr_node_t) == 80, "no padding");
@@ -43,10 +43,10 @@ _Static_assert(sizeof(qr_scope_t) == 40, "no padding");
 typedef struct qr_prefix_tree {
     uint64_t seed;
     uint64_t nodes_at, tokens_at, full_at, first_at, scopes_at, scope_index_at;
-    uint32_t capacity;     /* nodes, scopes */
+    uint32_t capacity; /* nodes, scopes */
     uint32_t page_tokens;
-    uint32_t mask;         /* buckets - 1 of every index */
-    uint32_t count;        /* nodes in use */
+    uint32_t mask;  /* buckets - 1 of every index */
+    uint32_t count; /* nodes in use */
     uint32_t free_node, free_scope;
 } qr_prefix_tree_t;
 

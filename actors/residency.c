@@ -29,10 +29,7 @@ bool qr_order_has(const qr_order_t *order, uint32_t id)
     return places(order)[id] != 0;
 }
 
-static bool before(const qr_order_entry_t *a, const qr_order_entry_t *b)
-{
-    return a->key != b->key ? a->key < b->key : a->turn < b->turn;
-}
+static bool before(const qr_order_entry_t *a, const qr_order_entry_t *b) { return a->key != b->key ? a->key < b->key : a->turn < b->turn; }
 static void put(qr_order_t *order, uint32_t at, const qr_order_entry_t *entry)
 {
     entries(order)[at] = *entry;
@@ -61,8 +58,10 @@ static void sink(qr_order_t *order, uint32_t at, qr_order_entry_t entry)
         put(order, at, &entries(order)[down]);
         at = down;
     }
-    if (at == from) rise(order, at, entry);
-    else put(order, at, &entry);
+    if (at == from)
+        rise(order, at, entry);
+    else
+        put(order, at, &entry);
 }
 
 void qr_order_insert(qr_order_t *order, uint32_t id, uint64_t key)

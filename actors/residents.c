@@ -1,7 +1,7 @@
 #include "actors/residents.h"
 #include "base/mutant.h"
 
-/* ---- layout of the block ------------------------------------------------------------------------------------------------ */
+/* ---- layout of the block ----------------------------------------------------------------------------------------- */
 
 static uint64_t place(qr_residents_t *r, const qr_layout_t *layout)
 {
@@ -42,7 +42,7 @@ static qr_node_t *node_at(const qr_residents_t *r, uint32_t n) { return qr_node_
 static qr_page_t *page_at(const qr_residents_t *r, uint32_t g, uint32_t p) { return qr_page_at(qr_residents_table(r), g, p); }
 static qr_pool_t *pool_at(const qr_residents_t *r, uint32_t g) { return &qr_residents_table(r)->pools[g]; }
 
-/* ---- what can leave ------------------------------------------------------------------------------------------------------ */
+/* ---- what can leave ---------------------------------------------------------------------------------------------- */
 
 static bool evictable(const qr_residents_t *r, uint32_t g, const qr_page_t *page)
 {
@@ -66,8 +66,10 @@ static void put_in_order(qr_residents_t *r, uint32_t n)
     const qr_node_t *node = node_at(r, n);
     bool wanted = leaf_may_leave(r, node);
     if (wanted == qr_order_has(leaves, n)) return;
-    if (wanted) qr_order_insert(leaves, n, node->key);
-    else qr_order_remove(leaves, n);
+    if (wanted)
+        qr_order_insert(leaves, n, node->key);
+    else
+        qr_order_remove(leaves, n);
 }
 /* A step of a page that has or had rows, with the counts and orders of R4 and R5. The page still has its node. */
 static void move(qr_residents_t *r, uint32_t g, uint32_t p, uint32_t state)
@@ -88,7 +90,7 @@ static void move(qr_residents_t *r, uint32_t g, uint32_t p, uint32_t state)
     if (n != QR_NODE_NONE && state != QR_PAGE_FREE) put_in_order(r, n);
 }
 
-/* ---- holders and references ------------------------------------------------------------------------------------------------ */
+/* ---- holders and references -------------------------------------------------------------------------------------- */
 
 /* Adds by (1 or -1 as unsigned) to `evictable` for what a node names in whole-prefix groups. */
 static void count_named(qr_residents_t *r, const qr_node_t *node, uint32_t by)
@@ -145,11 +147,13 @@ void qr_residents_unref(qr_residents_t *r, uint32_t g, uint32_t p)
     qr_assert(page->refs && (page->state == QR_PAGE_USED || page->state == QR_PAGE_RESERVED));
     if (--page->refs) return;
     page->charge = QR_PAGE_NONE;
-    if (page->node == QR_NODE_NONE) qr_page_move(qr_residents_table(r), g, p, QR_PAGE_FREE);
-    else move(r, g, p, QR_PAGE_RETAINED);
+    if (page->node == QR_NODE_NONE)
+        qr_page_move(qr_residents_table(r), g, p, QR_PAGE_FREE);
+    else
+        move(r, g, p, QR_PAGE_RETAINED);
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 void qr_residents_name(qr_residents_t *r, uint32_t n, uint32_t g, uint32_t p)
 {
@@ -165,8 +169,10 @@ void qr_residents_unname(qr_residents_t *r, uint32_t g, uint32_t p)
 {
     qr_page_t *page = page_at(r, g, p);
     uint32_t n = page->node;
-    if (page->state == QR_PAGE_RETAINED) move(r, g, p, QR_PAGE_FREE);
-    else page->node = QR_NODE_NONE;
+    if (page->state == QR_PAGE_RETAINED)
+        move(r, g, p, QR_PAGE_FREE);
+    else
+        page->node = QR_NODE_NONE;
     node_at(r, n)->pages[g] = QR_PAGE_NONE;
 }
 void qr_residents_merge(qr_residents_t *r, uint32_t from, uint32_t into)
@@ -191,7 +197,7 @@ void qr_residents_merge(qr_residents_t *r, uint32_t from, uint32_t into)
     qr_residents_forget(r, from);
 }
 
-/* ---- eviction ------------------------------------------------------------------------------------------------------------------ */
+/* ---- eviction ---------------------------------------------------------------------------------------------------- */
 
 bool qr_residents_evict_leaf(qr_residents_t *r)
 {
@@ -216,7 +222,7 @@ bool qr_residents_evict_page(qr_residents_t *r, uint32_t g)
     return true;
 }
 
-/* ---- check ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- check ------------------------------------------------------------------------------------------------------- */
 
 static void check_node(const qr_residents_t *r, uint32_t n)
 {
@@ -243,8 +249,10 @@ void qr_residents_check(const qr_residents_t *r)
     qr_prefix_tree_check(qr_residents_tree(r));
     qr_order_check(qr_residents_leaves(r));
     for (uint32_t n = 0; n < qr_residents_tree(r)->capacity; n++)
-        if (node_at(r, n)->token_count) check_node(r, n);
-        else qr_assert(!qr_order_has(qr_residents_leaves(r), n));
+        if (node_at(r, n)->token_count)
+            check_node(r, n);
+        else
+            qr_assert(!qr_order_has(qr_residents_leaves(r), n));
     for (uint32_t g = 0; g < r->group_count; g++) {
         uint32_t found = 0;
         const qr_pool_t *pool = pool_at(r, g);

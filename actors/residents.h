@@ -18,9 +18,9 @@
 
 typedef struct qr_residents {
     uint32_t group_count, page_tokens;
-    uint64_t table_at, tree_at, leaves_at;     /* offsets from this header */
-    uint64_t windows_at[QR_GROUPS_MAX];        /* orders of windowed groups; 0 for whole-prefix groups */
-    uint64_t evictions;                        /* pages evicted since the start */
+    uint64_t table_at, tree_at, leaves_at; /* offsets from this header */
+    uint64_t windows_at[QR_GROUPS_MAX];    /* orders of windowed groups; 0 for whole-prefix groups */
+    uint64_t evictions;                    /* pages evicted since the start */
 } qr_residents_t;
 
 uint64_t qr_residents_bytes(const qr_layout_t *layout);

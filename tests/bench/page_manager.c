@@ -32,7 +32,8 @@ static double say(uint16_t type)
 }
 static uint64_t reserve(uint32_t count, uint32_t rows_max, double *ret_us)
 {
-    message.body.pages_reserve = (qr_pages_reserve_t){.request_id = ++request, .tokens = {tokens, count}, .rows_max = rows_max, .first_rows = 1};
+    message.body.pages_reserve =
+        (qr_pages_reserve_t){.request_id = ++request, .tokens = {tokens, count}, .rows_max = rows_max, .first_rows = 1};
     *ret_us = say(QR_MESSAGE_pages_reserve);
     if (outbox.messages[0].type != QR_MESSAGE_pages_granted) {
         fprintf(stderr, "not granted\n");
@@ -40,7 +41,8 @@ static uint64_t reserve(uint32_t count, uint32_t rows_max, double *ret_us)
     }
     return outbox.messages[0].body.pages_granted.route;
 }
-static double commit(const uint64_t *routes, const uint32_t *rows, const uint32_t *counts, uint32_t count, const uint32_t *ids, uint32_t id_count)
+static double commit(const uint64_t *routes, const uint32_t *rows, const uint32_t *counts, uint32_t count, const uint32_t *ids,
+                     uint32_t id_count)
 {
     message.body.rows_committed = (qr_rows_committed_t){{routes, count}, {rows, count}, {counts, count}, {ids, id_count}};
     return say(QR_MESSAGE_rows_committed);

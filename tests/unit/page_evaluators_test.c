@@ -146,8 +146,10 @@ static void test_children_by_first_token(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_value_grows_with_rows_place_and_reuse), cmocka_unit_test(test_order_takes_least_first_and_ages),
-        cmocka_unit_test(test_pages_raise_generations), cmocka_unit_test(test_scopes_with_equal_beginnings),
+        cmocka_unit_test(test_value_grows_with_rows_place_and_reuse),
+        cmocka_unit_test(test_order_takes_least_first_and_ages),
+        cmocka_unit_test(test_pages_raise_generations),
+        cmocka_unit_test(test_scopes_with_equal_beginnings),
         cmocka_unit_test(test_children_by_first_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

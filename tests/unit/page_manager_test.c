@@ -2,8 +2,9 @@
 /* page_manager_test.c - the conversations of page_manager, one message at a time. Its check runs after every message. */
 #include "page_stand.h"
 
-static const uint32_t ramp[64] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32,
-    33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64};
+static const uint32_t ramp[64] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
+                                  23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44,
+                                  45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64};
 
 /* Runs a request whole: grant, prompt, one row per generated token, end. Generated token i is 100 + i. Returns the boundary. */
 static uint32_t run(stand_t *stand, const uint32_t *tokens, uint32_t count, uint32_t max_tokens)
@@ -17,7 +18,7 @@ static uint32_t run(stand_t *stand, const uint32_t *tokens, uint32_t count, uint
     return a.boundary;
 }
 
-/* ---- cases of the reference systems ------------------------------------------------------------------------------------------ */
+/* ---- cases of the reference systems ------------------------------------------------------------------------------ */
 
 static void test_PM_01(void **state)
 {
@@ -205,7 +206,7 @@ static void test_RT_01(void **state)
 {
     (void)state;
     stand_t *stand = pages_new(G1);
-    run(stand, ramp, 16, 1); /* chain A-B-C-D */
+    run(stand, ramp, 16, 1);                        /* chain A-B-C-D */
     answer_t q = reserve(stand, ramp + 30, 13, 18); /* 5 of 8 pages: one must go, and it is the leaf D */
     assert_int_equal(q.type, QR_MESSAGE_pages_granted);
     release(stand, q.route, 0);
@@ -227,7 +228,7 @@ static void test_RT_01(void **state)
     pages_destroy(stand);
 }
 
-/* ---- matching ------------------------------------------------------------------------------------------------------------------ */
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
 
 static const geometry_t WIDE = {4, 64, 8, 1, {{0, 64, 0, 64}}};
 
@@ -275,7 +276,7 @@ static void test_copy_source_is_held_until_its_batch_is_committed(void **state)
     assert_int_equal(metric(stand, METRIC_pages_used), 2); /* page 0 and the source */
     assert_int_equal(metric(stand, METRIC_pages_reserved), 1);
     drop(stand);
-    assert_int_equal(metric(stand, METRIC_pages_used), 2); /* not even a drop takes it */
+    assert_int_equal(metric(stand, METRIC_pages_used), 2);                      /* not even a drop takes it */
     assert_int_equal(reserve(stand, ramp + 30, 21, 21).reason, QR_E_SHORTFALL); /* 6 pages, 5 free */
     commit(stand, b.route, 7, NULL, 0);
     assert_int_equal(metric(stand, METRIC_pages_used), 2);     /* page 0 and the copy */
@@ -349,7 +350,7 @@ static void test_cancelled_prompt_leaves_only_its_rows(void **state)
     pages_destroy(stand);
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
 static void test_waits_for_a_running_producer(void **state)
 {
@@ -366,7 +367,7 @@ static void test_waits_for_a_running_producer(void **state)
     other[14] = 999;
     b = reserve_more(stand, 0, other, 24, 30, 1, 8); /* equal up to row 14 */
     assert_int_equal(b.type, QR_MESSAGE_pages_wait);
-    assert_int_equal(b.boundary, 14); /* the last two are copied from a's page */
+    assert_int_equal(b.boundary, 14);                /* the last two are copied from a's page */
     b = reserve_more(stand, 0, ramp, 22, 30, 1, 22); /* too little to wait for */
     assert_int_equal(b.type, QR_MESSAGE_pages_granted);
     release(stand, b.route, 1);
@@ -396,7 +397,7 @@ static void test_another_walker_becomes_producer(void **state)
     pages_destroy(stand);
 }
 
-/* ---- room ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- room -------------------------------------------------------------------------------------------------------- */
 
 static void test_refusals_change_nothing(void **state)
 {
@@ -409,7 +410,7 @@ static void test_refusals_change_nothing(void **state)
     memcpy(before, stand->state, bytes);
     answer_t b = reserve(stand, ramp + 30, 20, 20);
     assert_int_equal(b.reason, QR_E_SHORTFALL);
-    assert_int_equal(b.pages_short, 2); /* 5 needed; a holds 4 and the source of its copy */
+    assert_int_equal(b.pages_short, 2);                                    /* 5 needed; a holds 4 and the source of its copy */
     assert_int_equal(reserve(stand, ramp, 12, 32).reason, QR_E_SHORTFALL); /* with a match */
     assert_int_equal(reserve(stand, ramp, 20, 33).reason, QR_E_NEVER_FITS);
     assert_int_equal(reserve(stand, ramp, 20, 65).reason, QR_E_CONTEXT);
@@ -492,7 +493,7 @@ static void test_repeated_ask_gets_the_same_grant(void **state)
     pages_destroy(stand);
 }
 
-/* ---- commits that do not fit are said aloud and change nothing --------------------------------------------------------------------------- */
+/* ---- commits that do not fit are said aloud and change nothing --------------------------------------------------- */
 
 static void refused_commit(stand_t *stand, uint64_t route, uint32_t rows, const uint32_t *tokens, uint32_t count, uint32_t note)
 {
@@ -510,22 +511,22 @@ static void test_commits_that_do_not_fit(void **state)
     (void)state;
     stand_t *stand = pages_new(WIDE);
     answer_t a = reserve(stand, ramp, 6, 10);
-    refused_commit(stand, a.route, 7, NULL, 0, QR_NOTE_protocol);          /* row 6 has no token */
-    refused_commit(stand, a.route, 8, ramp + 7, 1, QR_NOTE_protocol);      /* a gap at row 6 */
-    refused_commit(stand, a.route, 11, ramp + 6, 5, QR_NOTE_protocol);     /* beyond rows_max */
-    refused_commit(stand, a.route, 6, ramp + 9, 2, QR_NOTE_protocol);      /* not the prompt's tokens */
+    refused_commit(stand, a.route, 7, NULL, 0, QR_NOTE_protocol);      /* row 6 has no token */
+    refused_commit(stand, a.route, 8, ramp + 7, 1, QR_NOTE_protocol);  /* a gap at row 6 */
+    refused_commit(stand, a.route, 11, ramp + 6, 5, QR_NOTE_protocol); /* beyond rows_max */
+    refused_commit(stand, a.route, 6, ramp + 9, 2, QR_NOTE_protocol);  /* not the prompt's tokens */
     refused_commit(stand, a.route + 1, 6, NULL, 0, QR_NOTE_stale);
     refused_commit(stand, a.route + (1ull << 32), 6, NULL, 0, QR_NOTE_stale);
     commit(stand, a.route, 6, ramp, 6);
-    refused_commit(stand, a.route, 5, NULL, 0, QR_NOTE_protocol);          /* rows never become fewer */
-    commit(stand, a.route, 8, ramp + 5, 3);                                /* known ids may be told again */
+    refused_commit(stand, a.route, 5, NULL, 0, QR_NOTE_protocol); /* rows never become fewer */
+    commit(stand, a.route, 8, ramp + 5, 3);                       /* known ids may be told again */
     release(stand, a.route, 1);
     refused_commit(stand, a.route, 9, ramp + 8, 1, QR_NOTE_stale);
     assert_int_equal(run(stand, ramp, 9, 1), 8);
     pages_destroy(stand);
 }
 
-/* ---- loads ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- loads ------------------------------------------------------------------------------------------------------- */
 
 static void test_load_commits_what_is_verified(void **state)
 {
@@ -542,7 +543,7 @@ static void test_load_commits_what_is_verified(void **state)
     SAY(stand, SCHEDULER, pages_load, a.route, 0, 18);
     assert_int_equal(HEARD(stand, pages_loading)->reason, QR_E_IN_USE);
     commit(stand, a.route, 4, NULL, 0);
-    assert_int_equal(stand->outbox.notes[0].code, QR_NOTE_protocol); /* nothing is computed meanwhile */
+    assert_int_equal(stand->outbox.notes[0].code, QR_NOTE_protocol);                          /* nothing is computed meanwhile */
     assert_int_equal(reserve_more(stand, 0, ramp, 20, 24, 1, 4).type, QR_MESSAGE_pages_wait); /* a load is a promise */
     assert_int_equal(reserve(stand, ramp, 20, 24).boundary, 0);                               /* and no rows yet */
     SAY(stand, SCHEDULER, load_ended, a.route, 18, 0);
@@ -625,7 +626,7 @@ static void test_release_while_fencing_answers_the_load(void **state)
     pages_destroy(stand);
 }
 
-/* ---- windowed groups ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- windowed groups --------------------------------------------------------------------------------------------- */
 
 /* Group 1 keeps 8 tokens: a route of a row at a time uses at most ceil((7 + 1) / 4) + 1 = 3 of its pages. */
 static const geometry_t WINDOWED = {4, 64, 4, 2, {{0, 32, 0, 64}, {8, 12, 0, 64}}};
@@ -726,7 +727,7 @@ static void test_charge_changes_hands(void **state)
     pages_destroy(stand);
 }
 
-/* ---- leases ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- leases ------------------------------------------------------------------------------------------------------ */
 
 static qr_pages_pinned_t pin(stand_t *stand, const uint32_t *tokens, uint32_t count, uint32_t start)
 {
@@ -809,7 +810,7 @@ static void test_captures_pay_from_what_is_set_aside(void **state)
     pages_destroy(stand);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static void test_drain_and_stop(void **state)
 {
@@ -849,23 +850,44 @@ static void test_print_shows_the_pools(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_PM_01), cmocka_unit_test(test_PM_03), cmocka_unit_test(test_PM_07), cmocka_unit_test(test_PM_09),
-        cmocka_unit_test(test_PM_10), cmocka_unit_test(test_PI_01), cmocka_unit_test(test_PI_07), cmocka_unit_test(test_PM_05),
-        cmocka_unit_test(test_RT_01), cmocka_unit_test(test_scopes_share_nothing), cmocka_unit_test(test_leaf_taken_over_without_copy),
+        cmocka_unit_test(test_PM_01),
+        cmocka_unit_test(test_PM_03),
+        cmocka_unit_test(test_PM_07),
+        cmocka_unit_test(test_PM_09),
+        cmocka_unit_test(test_PM_10),
+        cmocka_unit_test(test_PI_01),
+        cmocka_unit_test(test_PI_07),
+        cmocka_unit_test(test_PM_05),
+        cmocka_unit_test(test_RT_01),
+        cmocka_unit_test(test_scopes_share_nothing),
+        cmocka_unit_test(test_leaf_taken_over_without_copy),
         cmocka_unit_test(test_copy_source_is_held_until_its_batch_is_committed),
-        cmocka_unit_test(test_generated_leaf_merges_with_an_equal_full_node), cmocka_unit_test(test_equal_leaves_are_kept_once),
-        cmocka_unit_test(test_release_without_keep_forgets), cmocka_unit_test(test_cancelled_prompt_leaves_only_its_rows),
-        cmocka_unit_test(test_waits_for_a_running_producer), cmocka_unit_test(test_another_walker_becomes_producer),
-        cmocka_unit_test(test_refusals_change_nothing), cmocka_unit_test(test_evicts_exactly_what_is_short_and_least_valuable),
-        cmocka_unit_test(test_whole_pool_cached_still_admits), cmocka_unit_test(test_held_pages_are_never_evicted),
-        cmocka_unit_test(test_route_table_full_is_busy), cmocka_unit_test(test_repeated_ask_gets_the_same_grant),
-        cmocka_unit_test(test_commits_that_do_not_fit), cmocka_unit_test(test_load_commits_what_is_verified),
-        cmocka_unit_test(test_load_that_stops_is_fenced), cmocka_unit_test(test_quiet_load_goes_on_at_once),
-        cmocka_unit_test(test_release_while_fencing_answers_the_load), cmocka_unit_test(test_window_pages_come_as_the_window_moves),
-        cmocka_unit_test(test_window_page_is_reused_without_a_free_one), cmocka_unit_test(test_missing_window_shortens_the_match),
-        cmocka_unit_test(test_charge_changes_hands), cmocka_unit_test(test_lease_holds_pages_beyond_their_route),
-        cmocka_unit_test(test_lease_on_a_leaf_sees_it_grow_and_merge), cmocka_unit_test(test_captures_pay_from_what_is_set_aside),
-        cmocka_unit_test(test_drain_and_stop), cmocka_unit_test(test_print_shows_the_pools),
+        cmocka_unit_test(test_generated_leaf_merges_with_an_equal_full_node),
+        cmocka_unit_test(test_equal_leaves_are_kept_once),
+        cmocka_unit_test(test_release_without_keep_forgets),
+        cmocka_unit_test(test_cancelled_prompt_leaves_only_its_rows),
+        cmocka_unit_test(test_waits_for_a_running_producer),
+        cmocka_unit_test(test_another_walker_becomes_producer),
+        cmocka_unit_test(test_refusals_change_nothing),
+        cmocka_unit_test(test_evicts_exactly_what_is_short_and_least_valuable),
+        cmocka_unit_test(test_whole_pool_cached_still_admits),
+        cmocka_unit_test(test_held_pages_are_never_evicted),
+        cmocka_unit_test(test_route_table_full_is_busy),
+        cmocka_unit_test(test_repeated_ask_gets_the_same_grant),
+        cmocka_unit_test(test_commits_that_do_not_fit),
+        cmocka_unit_test(test_load_commits_what_is_verified),
+        cmocka_unit_test(test_load_that_stops_is_fenced),
+        cmocka_unit_test(test_quiet_load_goes_on_at_once),
+        cmocka_unit_test(test_release_while_fencing_answers_the_load),
+        cmocka_unit_test(test_window_pages_come_as_the_window_moves),
+        cmocka_unit_test(test_window_page_is_reused_without_a_free_one),
+        cmocka_unit_test(test_missing_window_shortens_the_match),
+        cmocka_unit_test(test_charge_changes_hands),
+        cmocka_unit_test(test_lease_holds_pages_beyond_their_route),
+        cmocka_unit_test(test_lease_on_a_leaf_sees_it_grow_and_merge),
+        cmocka_unit_test(test_captures_pay_from_what_is_set_aside),
+        cmocka_unit_test(test_drain_and_stop),
+        cmocka_unit_test(test_print_shows_the_pools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,9 @@
 
 enum { ROUTES = 16, TOKENS = 512, LEASES = 4, FENCES = 64, HISTORY = 24, PAGES = 700, ROWS = 16 };
 
-typedef struct held { uint32_t routes, copies, leases, transfers, has_rows; } held_t; /* who holds a page, counted afresh */
+typedef struct held {
+    uint32_t routes, copies, leases, transfers, has_rows;
+} held_t; /* who holds a page, counted afresh */
 
 typedef struct model_route {
     bool open, loading, fencing;
@@ -28,8 +30,8 @@ typedef struct model_route {
     uint32_t tokens[TOKENS];
     uint64_t digests[TOKENS]; /* of the prefix that ends with token i */
     uint32_t known, prompt, rows_max, in_flight;
-    uint32_t rows;      /* committed */
-    uint32_t run;       /* written by batches, at least rows */
+    uint32_t rows;                         /* committed */
+    uint32_t run;                          /* written by batches, at least rows */
     uint32_t boundary, copy_count, copied; /* copied: the copy ran in this attempt */
     uint64_t copy_sources[QR_GROUPS_MAX];
     uint32_t copy_rows, load_start, load_end, loaded;
@@ -45,7 +47,13 @@ typedef struct model_lease {
     uint64_t digests[TOKENS];
 } model_lease_t;
 
-typedef struct model_fence { bool open; uint64_t id; uint32_t count; uint32_t groups[64]; uint64_t pages[64]; } model_fence_t;
+typedef struct model_fence {
+    bool open;
+    uint64_t id;
+    uint32_t count;
+    uint32_t groups[64];
+    uint64_t pages[64];
+} model_fence_t;
 
 static struct {
     stand_t *stand;
@@ -78,7 +86,7 @@ _Noreturn static void failed(const char *what, int line)
     qr_text_init(&text, data, sizeof data);
     qr_page_manager_class.print(w.stand->state, w.stand->given, &text);
     fprintf(stderr, "page_model_test.c:%d: %s\nseed %llu operation %llu\n%s", line, what, (unsigned long long)w.seed,
-        (unsigned long long)w.operation, data);
+            (unsigned long long)w.operation, data);
     exit(1);
 }
 static uint32_t below(uint32_t bound) { return (uint32_t)(qr_prng_next(&w.prng) % bound); }
@@ -95,7 +103,7 @@ static uint64_t digest_begin(uint8_t salt) { return digest_next(0x1234567, salt)
 /* What a row holds of a prefix: each group something else. */
 static uint64_t content(uint32_t g, uint64_t digest) { return digest * 2 + 1 + g * 0x100000001b3u; }
 
-/* ---- who holds what, from what the actor said ------------------------------------------------------------------------------- */
+/* ---- who holds what, from what the actor said -------------------------------------------------------------------- */
 
 static void each_holder(uint32_t g, uint32_t p, held_t *ret)
 {
@@ -159,9 +167,12 @@ static void check_conservation(void)
         for (uint32_t p = 0; p < w.geometry.pools[g].pages; p++) {
             held_t held;
             each_holder(g, p, &held);
-            if (held.transfers) moving++;
-            else if (held.has_rows) used++;
-            else if (held.routes) reserved++;
+            if (held.transfers)
+                moving++;
+            else if (held.has_rows)
+                used++;
+            else if (held.routes)
+                reserved++;
         }
     }
     SAY(w.stand, ADMIN, metrics_read, 1);
@@ -170,11 +181,12 @@ static void check_conservation(void)
     CHECK(metric_sum(m, METRIC_pages_used) == used);
     CHECK(metric_sum(m, METRIC_pages_loading) + metric_sum(m, METRIC_pages_fenced) == moving);
     CHECK(windowed ? metric_sum(m, METRIC_pages_reserved) >= reserved : metric_sum(m, METRIC_pages_reserved) == reserved);
-    CHECK(metric_sum(m, METRIC_pages_free) + metric_sum(m, METRIC_pages_reserved) + used + moving + metric_sum(m, METRIC_pages_retained) == pool);
+    CHECK(metric_sum(m, METRIC_pages_free) + metric_sum(m, METRIC_pages_reserved) + used + moving + metric_sum(m, METRIC_pages_retained) ==
+          pool);
     w.evicted = metric_sum(m, METRIC_page_evictions_total);
 }
 
-/* ---- what the actor says without being asked ------------------------------------------------------------------------------------ */
+/* ---- what the actor says without being asked --------------------------------------------------------------------- */
 
 static model_route_t *route_of(uint64_t handle)
 {
@@ -227,7 +239,7 @@ static void take_fence(const qr_fence_t *m)
     w.fenced++;
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 
 static void remember_state(void)
 {
@@ -257,9 +269,12 @@ static void make_prompt(model_route_t *route)
 }
 static bool anybody(void)
 {
-    for (uint32_t r = 0; r < ROUTES; r++) if (w.routes[r].open) return true;
-    for (uint32_t l = 0; l < LEASES; l++) if (w.leases[l].open) return true;
-    for (uint32_t f = 0; f < FENCES; f++) if (w.fences[f].open) return true;
+    for (uint32_t r = 0; r < ROUTES; r++)
+        if (w.routes[r].open) return true;
+    for (uint32_t l = 0; l < LEASES; l++)
+        if (w.leases[l].open) return true;
+    for (uint32_t f = 0; f < FENCES; f++)
+        if (w.fences[f].open) return true;
     return false;
 }
 static bool ever_fits(const model_route_t *route)
@@ -310,8 +325,10 @@ static void check_grant(model_route_t *route, const answer_t *a)
         for (uint32_t j = route->first[g]; j < route->end[g]; j++) {
             uint64_t handle = route->pages[g][j];
             held_t held;
-            if (j < part || (j == part && taken_over)) CHECK(qr_handle_generation(handle) == w.generations[g][qr_handle_index(handle)]);
-            else given_to_write(g, handle);
+            if (j < part || (j == part && taken_over))
+                CHECK(qr_handle_generation(handle) == w.generations[g][qr_handle_index(handle)]);
+            else
+                given_to_write(g, handle);
             if (j != part || !taken_over) continue;
             each_holder(g, qr_handle_index(handle), &held);
             CHECK(held.routes == 1 && !held.copies && !held.leases && !held.transfers);
@@ -356,12 +373,14 @@ static void operate_run(model_route_t *route)
     uint32_t most = qr_min_u32(base + route->in_flight, route->rows_max);
     if (from >= most) return;
     uint32_t to = from + 1 + below(most - from);
-    if (from < route->prompt) to = qr_min_u32(to, route->prompt); /* the last prompt row samples the next token */
-    else to = from + 1;
+    if (from < route->prompt)
+        to = qr_min_u32(to, route->prompt); /* the last prompt row samples the next token */
+    else
+        to = from + 1;
     if (route->copy_count && !route->copied) {
         for (uint32_t g = 0; g < w.geometry.groups; g++)
-            memcpy(w.memory[g][qr_handle_index(route->pages[g][route->boundary / size])], w.memory[g][qr_handle_index(route->copy_sources[g])],
-                route->copy_rows * 8);
+            memcpy(w.memory[g][qr_handle_index(route->pages[g][route->boundary / size])],
+                   w.memory[g][qr_handle_index(route->copy_sources[g])], route->copy_rows * 8);
         route->copied = 1;
     }
     check_rows(route, from, true);
@@ -413,7 +432,8 @@ static void operate_commit(void)
     }
     SAY(w.stand, SCHEDULER, rows_committed, {routes, count}, {rows, count}, {counts, count}, {tokens, token_count});
     for (uint32_t i = 0; i < w.stand->outbox.note_count; i++) CHECK(w.stand->outbox.notes[i].code == QR_NOTE_stale);
-    for (uint32_t i = 0; i < count; i++) if (who[i]) windows_leave(who[i]);
+    for (uint32_t i = 0; i < count; i++)
+        if (who[i]) windows_leave(who[i]);
     if (w.stand->outbox.count) take_window_pages(HEARD(w.stand, window_pages));
 }
 /* batch_failed: what batches wrote since the last commit is void and will be computed again; its rows are garbage now. */
@@ -473,7 +493,8 @@ static void operate_transfer(void)
         uint32_t to = route->loaded + 1 + below(route->load_end - route->loaded);
         for (; route->loaded < to; route->loaded++)
             for (uint32_t g = 0; g < w.geometry.groups; g++)
-                w.memory[g][qr_handle_index(route->pages[g][route->loaded / size])][route->loaded % size] = content(g, route->digests[route->loaded]);
+                w.memory[g][qr_handle_index(route->pages[g][route->loaded / size])][route->loaded % size] =
+                    content(g, route->digests[route->loaded]);
     }
     model_fence_t *fence = &w.fences[below(4)];
     if (!fence->open) return;
@@ -507,8 +528,8 @@ static void operate_fenced(model_fence_t *fence)
     fence->open = false;
     model_route_t *route = NULL;
     for (uint32_t r = 0; r < ROUTES; r++)
-        if (w.routes[r].open && w.routes[r].fencing && w.routes[r].pages[fence->groups[0]][(w.routes[r].load_end - 1) / w.geometry.page_tokens] ==
-                fence->pages[0])
+        if (w.routes[r].open && w.routes[r].fencing &&
+            w.routes[r].pages[fence->groups[0]][(w.routes[r].load_end - 1) / w.geometry.page_tokens] == fence->pages[0])
             route = &w.routes[r];
     for (uint32_t r = 0; r < ROUTES && !route; r++)
         for (uint32_t i = 0; i < fence->count && w.routes[r].open && w.routes[r].fencing; i++)
@@ -581,9 +602,12 @@ static uint32_t pool_total(void)
 }
 static void operate_everybody_leaves(void)
 {
-    for (uint32_t r = 0; r < ROUTES; r++) if (w.routes[r].open) operate_release(&w.routes[r]);
-    for (uint32_t l = 0; l < LEASES; l++) if (w.leases[l].open) operate_unpin(&w.leases[l]);
-    for (uint32_t f = 0; f < FENCES; f++) if (w.fences[f].open) operate_fenced(&w.fences[f]);
+    for (uint32_t r = 0; r < ROUTES; r++)
+        if (w.routes[r].open) operate_release(&w.routes[r]);
+    for (uint32_t l = 0; l < LEASES; l++)
+        if (w.leases[l].open) operate_unpin(&w.leases[l]);
+    for (uint32_t f = 0; f < FENCES; f++)
+        if (w.fences[f].open) operate_fenced(&w.fences[f]);
     check_conservation();
     if (chance(50)) CHECK(drop(w.stand) == pool_total());
 }
@@ -596,20 +620,41 @@ static void operate(void)
         operate_reserve(route);
         return;
     }
-    if (dice < 80) { if (route->open) operate_release(route); }
-    else if (dice < 520) { if (route->open) operate_run(route); }
-    else if (dice < 720) operate_commit();
-    else if (dice < 740) { if (route->open) operate_fail(route); }
-    else if (dice < 790) { if (route->open) operate_release(route); }
-    else if (dice < 820) { if (route->open) operate_load(route); }
-    else if (dice < 870) operate_transfer();
-    else if (dice < 890) { if (route->open) operate_load_ended(route); }
-    else if (dice < 915) { if (w.fences[below(4)].open) { uint32_t f = below(4); if (w.fences[f].open) operate_fenced(&w.fences[f]); } }
-    else if (dice < 940) { model_lease_t *lease = &w.leases[below(LEASES)]; if (lease->open) operate_unpin(lease); else operate_pin(lease); }
-    else if (dice < 960) operate_stale();
-    else if (dice < 985) check_conservation();
-    else if (dice < 987) (void)drop(w.stand);
-    else if (dice < 989) operate_everybody_leaves();
+    if (dice < 80) {
+        if (route->open) operate_release(route);
+    } else if (dice < 520) {
+        if (route->open) operate_run(route);
+    } else if (dice < 720)
+        operate_commit();
+    else if (dice < 740) {
+        if (route->open) operate_fail(route);
+    } else if (dice < 790) {
+        if (route->open) operate_release(route);
+    } else if (dice < 820) {
+        if (route->open) operate_load(route);
+    } else if (dice < 870)
+        operate_transfer();
+    else if (dice < 890) {
+        if (route->open) operate_load_ended(route);
+    } else if (dice < 915) {
+        if (w.fences[below(4)].open) {
+            uint32_t f = below(4);
+            if (w.fences[f].open) operate_fenced(&w.fences[f]);
+        }
+    } else if (dice < 940) {
+        model_lease_t *lease = &w.leases[below(LEASES)];
+        if (lease->open)
+            operate_unpin(lease);
+        else
+            operate_pin(lease);
+    } else if (dice < 960)
+        operate_stale();
+    else if (dice < 985)
+        check_conservation();
+    else if (dice < 987)
+        (void)drop(w.stand);
+    else if (dice < 989)
+        operate_everybody_leaves();
 }
 static void world(uint64_t seed, geometry_t geometry, uint64_t operations)
 {
@@ -628,10 +673,11 @@ static void world(uint64_t seed, geometry_t geometry, uint64_t operations)
     for (w.operation = 0; w.operation < operations; w.operation++) operate();
     operate_everybody_leaves();
     CHECK(drop(w.stand) == pool_total());
-    printf(": granted %llu (rows reused %llu, copies %llu, taken over %llu) refused %llu waited %llu evicted %llu loads %llu fences %llu leases %llu\n",
-        (unsigned long long)w.granted, (unsigned long long)w.reused, (unsigned long long)w.copied, (unsigned long long)w.taken_over,
-        (unsigned long long)w.refused, (unsigned long long)w.waited, (unsigned long long)w.evicted, (unsigned long long)w.loads,
-        (unsigned long long)w.fenced, (unsigned long long)w.leased);
+    printf(": granted %llu (rows reused %llu, copies %llu, taken over %llu) refused %llu waited %llu evicted %llu loads %llu fences %llu "
+           "leases %llu\n",
+           (unsigned long long)w.granted, (unsigned long long)w.reused, (unsigned long long)w.copied, (unsigned long long)w.taken_over,
+           (unsigned long long)w.refused, (unsigned long long)w.waited, (unsigned long long)w.evicted, (unsigned long long)w.loads,
+           (unsigned long long)w.fenced, (unsigned long long)w.leased);
     pages_destroy(w.stand);
 }
 
@@ -653,10 +699,14 @@ int main(int count, char **arguments)
     uint64_t operations = 100000, seed = 1;
     signal(SIGABRT, on_abort); /* an invariant of the actor */
     for (int i = 1; i < count; i++) {
-        if (!strcmp(arguments[i], "--full")) operations = 1100000;
-        else if (!strcmp(arguments[i], "--operations") && i + 1 < count) operations = strtoull(arguments[++i], NULL, 10);
-        else if (!strcmp(arguments[i], "--seed") && i + 1 < count) seed = strtoull(arguments[++i], NULL, 10);
-        else return fprintf(stderr, "arguments: --full, --seed N, --operations N\n"), 2;
+        if (!strcmp(arguments[i], "--full"))
+            operations = 1100000;
+        else if (!strcmp(arguments[i], "--operations") && i + 1 < count)
+            operations = strtoull(arguments[++i], NULL, 10);
+        else if (!strcmp(arguments[i], "--seed") && i + 1 < count)
+            seed = strtoull(arguments[++i], NULL, 10);
+        else
+            return fprintf(stderr, "arguments: --full, --seed N, --operations N\n"), 2;
     }
     for (uint64_t i = 0; i < QR_COUNT(geometries); i++) world(seed * 100 + i, geometries[i], operations / QR_COUNT(geometries));
     free(w.before);

@@ -47,7 +47,7 @@ static inline void pages_destroy(stand_t *stand)
     stand_destroy(stand);
 }
 
-/* ---- what it says, as copies that stay valid ----------------------------------------------------------------------------- */
+/* ---- what it says, as copies that stay valid --------------------------------------------------------------------- */
 
 enum { PAGES_SHOWN = 4096 };
 typedef struct answer {
@@ -69,8 +69,12 @@ static inline void scope_of(qr_hash_t *ret_scope, uint8_t salt) { memset(ret_sco
 static inline answer_t reserve_more(stand_t *stand, uint8_t salt, const uint32_t *tokens, uint32_t count, uint32_t rows_max,
                                     uint32_t first_rows, uint32_t wait_rows)
 {
-    qr_pages_reserve_t ask = {.request_id = next_request++, .attempt = 1, .tokens = {tokens, count}, .rows_max = rows_max,
-        .first_rows = first_rows, .wait_rows = wait_rows};
+    qr_pages_reserve_t ask = {.request_id = next_request++,
+                              .attempt = 1,
+                              .tokens = {tokens, count},
+                              .rows_max = rows_max,
+                              .first_rows = first_rows,
+                              .wait_rows = wait_rows};
     scope_of(&ask.scope, salt);
     stand_say(stand, SCHEDULER, QR_MESSAGE_pages_reserve, &ask);
     assert_int_equal(stand->outbox.count, 1);
