@@ -3,6 +3,7 @@
 #include "transport/host.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "messages/codec.h"
 #include "messages/schema.h"
 #include "transport/clock.h"
@@ -417,7 +418,7 @@ static void receive(qr_host_t *host, zmq_msg_t *frame)
     } else if (cell->stopped) {
         bump(&host->counts.dropped_stale);
     } else if (!cell->started && head.type != QR_MESSAGE_start && head.type != QR_MESSAGE_stop && head.type != QR_MESSAGE_drain) {
-        hold(host, cell, bytes, count);
+        if (!QR_MUTANT(311)) hold(host, cell, bytes, count);
     } else {
         deliver(host, cell, bytes, count);
     }
@@ -436,7 +437,7 @@ static void fire(qr_host_t *host, cell_t *cell)
     message->now_us = host->now_us;
     message->body.alarm.due_us = cell->alarm_us;
     record_before(host, cell);
-    cell->alarm_us = QR_NEVER_US;
+    if (!QR_MUTANT(312)) cell->alarm_us = QR_NEVER_US;
     uint8_t wire[128];
     int64_t bytes = host->recording ? qr_codec_encode(message, wire, sizeof wire) : 0;
     call(host, cell, message);

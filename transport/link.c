@@ -1,6 +1,8 @@
 /* link.c - see link.h. */
 #include "transport/link.h"
 
+#include "base/mutant.h"
+
 void qr_link_init(qr_link_t *link, uint64_t session, uint64_t now_us)
 {
     memset(link, 0, sizeof *link);
@@ -22,7 +24,7 @@ static uint32_t begin(qr_link_t *link, uint64_t new_session, uint64_t now_us)
 {
     uint32_t bits = link->up ? QR_LINK_DOWN : 0;
     link->up = false;
-    link->session = new_session;
+    if (!QR_MUTANT(306)) link->session = new_session;
     link->peer_session = link->peer_epoch = 0;
     link->strikes = 0;
     link->heard_us = link->hello_due_us = now_us;
@@ -41,7 +43,7 @@ uint32_t qr_link_hello(qr_link_t *link, const qr_link_hello_t *hello, uint64_t n
     link->peer_session = hello->session;
     link->peer_epoch = hello->node_epoch;
     link->heard_us = now_us;
-    if (hello->echo == link->session && !link->up) {
+    if ((hello->echo == link->session || QR_MUTANT(305)) && !link->up) {
         link->up = true;
         bits |= QR_LINK_UP;
     }

@@ -2,6 +2,7 @@
 #include "transport/pair.h"
 
 #include "actors/roles.h"
+#include "base/mutant.h"
 #include "messages/schema.h"
 
 const char *qr_verdict_sentence(qr_verdict_t verdict)
@@ -73,11 +74,11 @@ qr_verdict_t qr_pairs_send(qr_pairs_t *pairs, qr_pair_t *pair, uint16_t type, ui
     const qr_schema_t *row = qr_schema_find(type);
     if (!row || !pair->window_out[type]) return QR_VERDICT_ROLE;
     if (row->mood == QR_MOOD_ASK) {
-        if (pair->asked[type] >= pair->window_out[type]) return QR_VERDICT_CREDIT;
+        if (pair->asked[type] >= pair->window_out[type] + QR_MUTANT(301)) return QR_VERDICT_CREDIT;
         pair->asked[type]++;
         pairs->questions[type]++;
     } else if (row->mood == QR_MOOD_ANSWER) {
-        if (!pair->owed[row->question]) return QR_VERDICT_QUESTION;
+        if (!pair->owed[row->question] && !QR_MUTANT(300)) return QR_VERDICT_QUESTION;
         pair->owed[row->question]--;
     } else {
         if (pairs->notices[type] >= notice_bound(pairs, qr_address_role(pair->address), type)) return QR_VERDICT_CREDIT;
@@ -96,8 +97,8 @@ static qr_verdict_t judge_sequence(const qr_pairs_t *pairs, qr_pair_t *pair, uin
         pair->epoch_in = epoch;
         pair->sequence_in = 0;
     }
-    if (sequence <= pair->sequence_in) return QR_VERDICT_STALE;
-    if (local && sequence != pair->sequence_in + 1) return QR_VERDICT_GAP;
+    if (sequence <= pair->sequence_in && !QR_MUTANT(303)) return QR_VERDICT_STALE;
+    if (local && sequence != pair->sequence_in + 1 && !QR_MUTANT(302)) return QR_VERDICT_GAP;
     pair->sequence_in = sequence;
     return QR_VERDICT_OK;
 }
@@ -123,7 +124,7 @@ void qr_pairs_close_node(qr_pairs_t *pairs, uint32_t node)
 {
     for (uint32_t i = 0; i < QR_PAIR_SLOTS; i++) {
         qr_pair_t *pair = &pairs->slots[i];
-        if (!pair->address || qr_address_node(pair->address) != node) continue;
+        if (!pair->address || qr_address_node(pair->address) != node || QR_MUTANT(304)) continue;
         memset(pair->asked, 0, sizeof pair->asked);
         memset(pair->owed, 0, sizeof pair->owed);
     }

@@ -4,6 +4,7 @@
 
 #include "actors/given.h"
 #include "base/error.h"
+#include "base/mutant.h"
 #include "base/sha256.h"
 #include "base/text.h"
 #include "messages/describe.h"
@@ -285,7 +286,7 @@ static void make_room(writer_t *writer, uint64_t more)
     for (uint32_t i = 0; i < writer->kept_count && (writer->bytes + more > writer->config->most_bytes || writer->kept_count == FILES_MAX);) {
         bool open = false;
         for (uint32_t o = 0; o < writer->open_count; o++) open = open || (writer->open[o].file >= 0 && writer->open[o].index == i);
-        if (open) {
+        if (open || QR_MUTANT(313)) {
             i++;
             continue;
         }

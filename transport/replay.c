@@ -2,6 +2,7 @@
 #include "transport/replay.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "messages/codec.h"
 #include "messages/describe.h"
 #include "messages/schema.h"
@@ -45,7 +46,7 @@ static bool player_make(player_t *player)
     qr_pairs_init(player->pairs, segment->header.address);
     for (uint32_t i = 0; i < segment->snapshot.partner_count; i++) {
         qr_pair_t *pair = qr_pairs_get(player->pairs, segment->partners[i].address);
-        if (pair) pair->sequence_out = segment->partners[i].sequence_out;
+        if (pair && !QR_MUTANT(314)) pair->sequence_out = segment->partners[i].sequence_out;
     }
     return true;
 }

@@ -5,6 +5,7 @@
 #include "actors/note.h"
 #include "actors/roles.h"
 #include "base/error.h"
+#include "base/mutant.h"
 #include "messages/codec.h"
 #include "messages/describe.h"
 #include "messages/schema.h"
@@ -96,7 +97,7 @@ int qr_uplink_check_version(int major, int minor, int patch, bool curve, qr_text
 static bool is_loopback(const char *endpoint)
 {
     const char *host = endpoint + strlen("tcp://");
-    return strncmp(host, "127.", 4) == 0 || strncmp(host, "[::1]:", 6) == 0 || strncmp(host, "localhost:", 10) == 0;
+    return QR_MUTANT(309) || strncmp(host, "127.", 4) == 0 || strncmp(host, "[::1]:", 6) == 0 || strncmp(host, "localhost:", 10) == 0;
 }
 
 static int node_fail(int code, const char *name, const char *what, qr_text_t *error)
@@ -443,7 +444,7 @@ static void on_hello(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, const qr_
 static const char *import_refusal(qr_uplink_t *uplink, const peer_t *peer, const qr_message_t *message)
 {
     const qr_schema_t *row = qr_schema_find(message->type);
-    if (row->scope != QR_SCOPE_NODE) return "sent a message that may not leave its node";
+    if (row->scope != QR_SCOPE_NODE && !QR_MUTANT(308)) return "sent a message that may not leave its node";
     if (qr_address_node(message->from) != peer->id) return "sent a message in the name of another node";
     if (qr_address_node(message->to) != own_node(uplink)->id) return "sent a message for another node";
     if (!qr_roles_may(qr_address_role(message->from), qr_address_role(message->to), message->type)) return "sent what its role may not say to that role";
@@ -553,7 +554,9 @@ static const char *key_owner(const qr_uplink_t *uplink, const uint8_t key[32])
     for (uint32_t p = 0; p < uplink->peer_count; p++) {
         uint8_t raw[32];
         const peer_t *peer = &uplink->peers[p];
-        if (!peer->listens && zmq_z85_decode(raw, uplink->config.topology->nodes[peer->index].public_key) && memcmp(raw, key, 32) == 0) return peer->routing;
+        if (!peer->listens && zmq_z85_decode(raw, uplink->config.topology->nodes[peer->index].public_key) &&
+            (memcmp(raw, key, 32) == 0 || QR_MUTANT(307)))
+            return peer->routing;
     }
     return NULL;
 }
