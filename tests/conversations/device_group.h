@@ -62,6 +62,8 @@ typedef struct group {
     uint32_t routes_open;
     void (*batch_seen)(struct group *group, const fake_batch_t *batch);
     uint8_t flags[VOCABULARY];
+    const qr_actor_class_t *executor; /* NULL: the device of the mind; else a real executor, whose tokens the test compares itself */
+    uint32_t temperature_bits; /* of every offer; the seed is a number of the prompt */
     bool hold_batches; /* the executor sits on what it has */
     uint32_t alarms;   /* in a row; an alarm armed in the past would starve everybody */
 } group_t;
@@ -256,7 +258,7 @@ static inline void router_tokens(group_t *g, const qr_message_t *m)
             uint32_t index = t->indexes.data[i] + k;
             if (index < p->generated) continue; /* a repeat */
             assert_int_equal(index, p->generated);
-            assert_int_equal(t->tokens.data[at], token_after(g, p->tokens, p->known));
+            if (!g->executor) assert_int_equal(t->tokens.data[at], token_after(g, p->tokens, p->known));
             p->tokens[p->known++] = t->tokens.data[at];
             p->generated++;
         }
@@ -332,6 +334,12 @@ static inline group_t *group_new(uint32_t lanes, uint32_t pages, uint32_t page_t
     return g;
 }
 
+/* Lets a real executor work; false when it is idle. */
+static inline bool group_work(group_t *g)
+{
+    return pump_work(&g->pump, pump_find(&g->pump, EXECUTOR)) != QR_NEVER_US;
+}
+
 static inline void group_start(group_t *g, uint64_t seed)
 {
     pump_init(&g->pump, g->given, seed);
@@ -339,14 +347,16 @@ static inline void group_start(group_t *g, uint64_t seed)
     pump_add(&g->pump, HTTP, NULL, fake_outside, g);
     pump_add(&g->pump, ROUTER_A, NULL, fake_router, g);
     pump_add(&g->pump, ROUTER_B, NULL, fake_router, g);
-    pump_add(&g->pump, EXECUTOR, NULL, fake_executor, g);
+    pump_add(&g->pump, EXECUTOR, g->executor, g->executor ? NULL : fake_executor, g);
     pump_add(&g->pump, WORKER, &qr_worker_class, NULL, NULL);
     pump_add(&g->pump, SCHEDULER, &qr_scheduler_class, NULL, NULL);
     pump_add(&g->pump, PAGES, &qr_page_manager_class, NULL, NULL);
     PUMP_SEND(&g->pump, MESH, PAGES, start, .epoch = 1, .seed = seed);
     PUMP_SEND(&g->pump, MESH, SCHEDULER, start, .epoch = 1, .seed = seed);
     PUMP_SEND(&g->pump, MESH, WORKER, start, .epoch = 1, .seed = seed);
+    if (g->executor) PUMP_SEND(&g->pump, MESH, EXECUTOR, start, .epoch = 1, .seed = seed);
     while (pump_deliver(&g->pump)) continue;
+    while (g->executor && group_work(g)) continue;
 }
 
 static inline void group_destroy(group_t *g)
@@ -366,6 +376,7 @@ static inline bool group_turn(group_t *g)
         return true;
     }
     g->alarms = 0;
+    if (g->executor && (g->pump.queued == 0 || qr_prng_one_in(&g->pump.prng, 8)) && group_work(g)) return true;
     bool batch = g->queued > 0 && !g->hold_batches;
     if (batch && (g->pump.queued == 0 || qr_prng_one_in(&g->pump.prng, 8))) {
         fake_run(g);
@@ -411,7 +422,8 @@ static inline place_t *group_offer(group_t *g, uint64_t router, const uint32_t *
     p->max_tokens = max_tokens;
     qr_copy(p->tokens, tokens, count * sizeof *tokens);
     PUMP_SEND(&g->pump, router, WORKER, offer, .request_id = p->request_id, .attempt = 1, .generated_from = count, .tokens = {tokens, count},
-              .max_tokens = max_tokens, .priority = priority);
+              .max_tokens = max_tokens, .priority = priority, .temperature_bits = g->temperature_bits, .top_p_bits = 0x3f800000,
+              .seed = tokens[0] * 1000003ull + count);
     return p;
 }
 

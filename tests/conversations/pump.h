@@ -154,6 +154,16 @@ static inline void pump_handle(pump_t *pump, member_t *member, qr_message_t *mes
         pump_send(pump, member->address, pump->messages[i].to, pump->messages[i].type, &pump->messages[i].body);
 }
 
+/* One piece of work of an io actor; returns when it wants to be looked at again. */
+static inline uint64_t pump_work(pump_t *pump, member_t *member)
+{
+    qr_outbox_reset(&pump->outbox, member->actor->max_out);
+    uint64_t look_us = member->actor->work(member->state, pump->given, pump->now_us, &pump->outbox);
+    for (uint32_t i = 0; i < pump->outbox.count; i++)
+        pump_send(pump, member->address, pump->messages[i].to, pump->messages[i].type, &pump->messages[i].body);
+    return pump->outbox.count ? 0 : look_us;
+}
+
 /* Delivers one message of a pair drawn at random; false when nothing is queued. */
 static inline bool pump_deliver(pump_t *pump)
 {
