@@ -260,7 +260,8 @@ static void make_prompt(model_route_t *route)
     }
     uint32_t longest = chance(60) ? context / 4 + 1 : context;
     uint32_t count = qr_min_u32(qr_max_u32(1, keep + below(chance(50) ? 3 : longest)), context);
-    for (uint32_t i = keep; i < count; i++) route->tokens[i] = below(chance(80) ? 2 : 50);
+    /* Some tokens differ above the low byte only. */
+    for (uint32_t i = keep; i < count; i++) route->tokens[i] = below(chance(80) ? 2 : 50) + (chance(10) ? 256 : 0);
     route->prompt = route->known = count;
     uint64_t digest = digest_begin(route->salt);
     for (uint32_t i = 0; i < count; i++) route->digests[i] = digest = digest_next(digest, route->tokens[i]);
@@ -582,6 +583,25 @@ static void operate_unpin(model_lease_t *lease)
     SAY(w.stand, WRITER, pages_unpin, lease->handle);
     CHECK(HEARD(w.stand, pages_unpinned)->reason == 0);
 }
+/* What a route leaves behind is found again at once, to the last row. */
+static void operate_again(model_route_t *route)
+{
+    static model_route_t again;
+    uint32_t rows = route->rows;
+    if (route->loading || route->fencing || rows <= route->boundary || rows + 1 > w.geometry.context) return;
+    again = (model_route_t){.salt = route->salt, .known = rows + 1, .prompt = rows + 1, .rows_max = rows + 1, .in_flight = 1};
+    memcpy(again.tokens, route->tokens, rows * 4);
+    memcpy(again.digests, route->digests, rows * 8);
+    again.tokens[rows] = 1000 + below(5);
+    again.digests[rows] = digest_next(again.digests[rows - 1], again.tokens[rows]);
+    route->open = false;
+    SAY(w.stand, SCHEDULER, route_release, route->handle, 1);
+    *route = again;
+    answer_t a = reserve_more(w.stand, route->salt, route->tokens, route->prompt, route->rows_max, 1, 0);
+    if (a.type != QR_MESSAGE_pages_granted) return;
+    check_grant(route, &a);
+    if (w.geometry.groups == 1) CHECK(a.boundary == rows || a.boundary == rows - rows % w.geometry.page_tokens);
+}
 /* Old handles change nothing. */
 static void operate_stale(void)
 {
@@ -641,12 +661,14 @@ static void operate(void)
             uint32_t f = below(4);
             if (w.fences[f].open) operate_fenced(&w.fences[f]);
         }
-    } else if (dice < 940) {
+    } else if (dice < 930) {
         model_lease_t *lease = &w.leases[below(LEASES)];
         if (lease->open)
             operate_unpin(lease);
         else
             operate_pin(lease);
+    } else if (dice < 945) {
+        if (route->open) operate_again(route);
     } else if (dice < 960)
         operate_stale();
     else if (dice < 985)
