@@ -887,12 +887,14 @@ static uint32_t fence_start(const call_t *call, route_t *route, uint32_t block, 
 /* The pages of a fence belong to no route any more; they become free when transfer answers. */
 static void fence_orphan(page_manager_t *s, route_t *route, uint32_t f)
 {
+    for (uint32_t g = 0; g < s->group_count; g++) {
+        uint32_t *pages = pages_of(s, index_of(s, route), g);
+        for (uint32_t j = blocks_for(s, route->rows); j < blocks_for(s, route->load_end); j++) pages[j] = QR_PAGE_NONE;
+    }
     fence_at(s, f)->route = NONE;
     for (uint32_t place = fence_at(s, f)->pages; place != NONE;) {
         uint32_t g = qr_place_group(place), p = qr_place_page(place);
         qr_page_t *page = page_at(s, g, p);
-        for (uint32_t j = route->windows[g].first; j < route->windows[g].end; j++)
-            if (pages_of(s, index_of(s, route), g)[j] == p) pages_of(s, index_of(s, route), g)[j] = QR_PAGE_NONE;
         page->refs = 0;
         page->charge = NONE;
         place = page->link;
