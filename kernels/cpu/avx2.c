@@ -1,6 +1,8 @@
 /* avx2.c - the row-wise kernels with AVX2, FMA and F16C, and the table of this instruction set. */
 #include "kernels/cpu/avx2.h"
 
+#include <cpuid.h>
+
 /* ---- activations -------------------------------------------------------------------------------------------------- */
 
 enum { PARTS = QR_BLOCK / 8 };
@@ -222,6 +224,8 @@ static const qr_cpu_isa_t isa = {
 
 const qr_cpu_isa_t *qr_cpu_avx2(void)
 {
-    bool here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1); /* a compiler of ours has no name for it */
+    bool here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
     return here ? &isa : NULL;
 }

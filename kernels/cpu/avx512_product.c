@@ -85,7 +85,7 @@ QR_INLINE void store(const job_t *job, const int G, const int T, uint32_t row, u
 {
     QR_UNROLL for (int g = 0; g < G; g++) {
         uint32_t first = (group + (uint32_t)g) * 16, left = job->outputs - first;
-        __mmask16 mask = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+        __mmask16 mask = (__mmask16)(left >= 16 ? 0xffffu : (1u << left) - 1);
         QR_UNROLL for (int t = 0; t < T; t++) {
             float *y = job->y + (row + (uint32_t)t) * job->y_stride + first;
             __m512 value = f[g][t];
