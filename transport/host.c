@@ -17,19 +17,22 @@
 
 enum { ARENA_BYTES = QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX) };
 
-typedef struct held { uint8_t *bytes; size_t count; } held_t;
+typedef struct held {
+    uint8_t *bytes;
+    size_t count;
+} held_t;
 
 typedef struct cell {
     const qr_actor_class_t *actor;
     uint64_t address;
     void *state;
     uint64_t state_bytes;
-    uint64_t alarm_us;      /* armed alarm, QR_NEVER_US = none */
-    uint64_t look_us;       /* io actors: when work wants its next piece */
-    int wake;               /* descriptor, -1 = none */
+    uint64_t alarm_us; /* armed alarm, QR_NEVER_US = none */
+    uint64_t look_us;  /* io actors: when work wants its next piece */
+    int wake;          /* descriptor, -1 = none */
     bool started, stopped;
-    bool recorded;          /* a segment is open */
-    bool too_large;         /* to be snapshot; said once */
+    bool recorded;                       /* a segment is open */
+    bool too_large;                      /* to be snapshot; said once */
     uint64_t segment_used, segment_most; /* bytes of its entries; at which the next begins */
     uint32_t held_count;
     held_t held[QR_HELD_MAX];
@@ -40,17 +43,17 @@ struct qr_host {
     qr_host_config_t config;
     qr_port_t port;
     uint32_t cell_count;
-    cell_t *cells;          /* [cell_count] */
+    cell_t *cells; /* [cell_count] */
     qr_outbox_t *outbox;
-    uint64_t now_us;        /* of this turn */
-    uint64_t hash;          /* of what the current call emitted (record) */
-    uint32_t place;         /* entries recorded in this turn */
+    uint64_t now_us; /* of this turn */
+    uint64_t hash;   /* of what the current call emitted (record) */
+    uint32_t place;  /* entries recorded in this turn */
     bool closing;
-    uint8_t *wire;          /* [wire_bytes] encoded message on its way out */
+    uint8_t *wire; /* [wire_bytes] encoded message on its way out */
     uint64_t wire_bytes;
-    qr_arena_t arena;       /* columns of the message being handled */
-    qr_message_t message;   /* the message being handled */
-    zmq_pollitem_t *items;  /* inbox, then wake descriptors */
+    qr_arena_t arena;      /* columns of the message being handled */
+    qr_message_t message;  /* the message being handled */
+    zmq_pollitem_t *items; /* inbox, then wake descriptors */
     uint32_t item_count;
     qr_recorder_t recorder;
     bool recording;
@@ -197,20 +200,22 @@ static bool segment_begin(qr_host_t *host, cell_t *cell)
     for (uint32_t i = 0; i < QR_PAIR_SLOTS; i++) {
         const qr_pair_t *pair = &cell->pairs->slots[i];
         if (!pair->address) continue;
-        partners[count++] = (qr_record_partner_t){pair->address, pair->epoch_in,       pair->sequence_in, pair->sequence_out,
-                                                  sum_u16(pair->asked), sum_u16(pair->owed)};
+        partners[count++] = (qr_record_partner_t){pair->address,      pair->epoch_in,       pair->sequence_in,
+                                                  pair->sequence_out, sum_u16(pair->asked), sum_u16(pair->owed)};
     }
     uint8_t *head = NULL, *runs = NULL;
     size_t run_bytes = pure ? qr_record_runs_make(cell->state, cell->state_bytes, 2 * host->config.segment_bytes, &runs) : 0;
     if (pure && !run_bytes && !cell->too_large) {
         cell->too_large = true;
-        qr_log_line(host->config.log_level, QR_LEVEL_WARN, cell->actor->name, "its state is too large for record_bytes: recorded, but not for replay");
+        qr_log_line(host->config.log_level, QR_LEVEL_WARN, cell->actor->name,
+                    "its state is too large for record_bytes: recorded, but not for replay");
     }
     qr_record_snapshot_t snapshot = {cell->alarm_us, host->now_us, count, 0, run_bytes ? cell->state_bytes : 0};
-    size_t head_bytes = qr_record_head_make(host->config.directory->node, cell->actor->name, cell->address, host->config.epoch, host->now_us,
-                                            host->config.given, run_bytes != 0, &head);
+    size_t head_bytes = qr_record_head_make(&host->recorder, host->config.directory->node, cell->actor->name, cell->address,
+                                            host->config.epoch, host->now_us, host->config.given, run_bytes != 0, &head);
     uint64_t address = cell->address;
-    bool kept = head && qr_recorder_put(&host->recorder, address, QR_PIECE_OPEN, head, head_bytes, &snapshot, sizeof snapshot, host->now_us) &&
+    bool kept = head &&
+                qr_recorder_put(&host->recorder, address, QR_PIECE_OPEN, head, head_bytes, &snapshot, sizeof snapshot, host->now_us) &&
                 qr_recorder_put(&host->recorder, address, QR_PIECE_DATA, partners, count * sizeof *partners, runs, run_bytes, host->now_us);
     free(head);
     free(runs);
@@ -277,7 +282,8 @@ static void send_one(qr_host_t *host, cell_t *cell, qr_message_t *message)
     message->from = cell->address;
     message->epoch = host->config.epoch;
     int64_t bytes = qr_codec_encode(message, host->wire, host->wire_bytes);
-    if (bytes <= 0) qr_host_fault(cell->actor->name, name_of(host, message->to), type_name(message->type), "the message does not fit its bound");
+    if (bytes <= 0)
+        qr_host_fault(cell->actor->name, name_of(host, message->to), type_name(message->type), "the message does not fit its bound");
     if (host->recording) host->hash = qr_record_hash(host->hash, host->wire, (size_t)bytes);
     if (qr_port_send(&host->port, pair->port, host->wire, (size_t)bytes) != 0)
         qr_host_fault(cell->actor->name, name_of(host, message->to), type_name(message->type), "the send was refused");
@@ -539,7 +545,7 @@ void qr_host_run(qr_host_t *host, void (*opened)(void *context, int code), void 
 {
     int code = qr_port_open(&host->port, host->config.directory, host->config.port);
     if (code == 0 && host->config.segment_bytes) {
-        code = qr_recorder_init(&host->recorder, &host->port);
+        code = qr_recorder_init(&host->recorder, &host->port, host->config.given);
         host->recording = code == 0;
     }
     host->items[0] = (zmq_pollitem_t){host->port.inbox, 0, ZMQ_POLLIN, 0};

@@ -28,7 +28,7 @@ typedef struct qr_host_counts {
 
 typedef struct qr_host_config {
     qr_directory_t *directory;
-    uint32_t port;          /* index of its inbox */
+    uint32_t port; /* index of its inbox */
     const char *name;
     const qr_given_t *given;
     uint64_t epoch;

@@ -13,19 +13,19 @@ enum { QR_LINK_PROTOCOL = 1 };
 enum { QR_LINK_UP = 1, QR_LINK_DOWN = 2, QR_LINK_REPLY = 4 }; /* what the owner has to do; DOWN before UP */
 
 typedef struct qr_link {
-    uint64_t session;            /* ours, never 0 */
-    uint64_t peer_session;       /* from its last hello, 0 = none heard */
+    uint64_t session;      /* ours, never 0 */
+    uint64_t peer_session; /* from its last hello, 0 = none heard */
     uint64_t peer_epoch;
-    uint64_t heard_us;           /* last bytes of the peer that belonged to the session */
-    uint64_t hello_due_us;       /* when we say hello next */
+    uint64_t heard_us;     /* last bytes of the peer that belonged to the session */
+    uint64_t hello_due_us; /* when we say hello next */
     uint64_t banned_until_us;
-    uint32_t strikes;            /* malformed or forbidden messages of this session */
+    uint32_t strikes; /* malformed or forbidden messages of this session */
     bool up;
 } qr_link_t;
 
 /* What this side expects of the other's hello. */
 typedef struct qr_link_expect {
-    uint32_t node;               /* id of the peer */
+    uint32_t node; /* id of the peer */
     uint64_t schema_hash;
     uint32_t chunk_tokens;
 } qr_link_expect_t;

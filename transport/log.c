@@ -7,14 +7,15 @@
 #include <stdio.h>
 #include <unistd.h>
 
+/* Sentences by number. */
+static const char *const sentences[QR_NOTES_CODES_MAX] = {
+#define NOTE(name, number, sentence) [number] = #name ": " sentence,
+#include "actors/note.def"
+};
+
 static const char *sentence_of(uint32_t code)
 {
-    switch (code) {
-#define NOTE(name, number, sentence) \
-    case number: return #name ": " sentence;
-#include "actors/note.def"
-    default: return "a note without a sentence";
-    }
+    return code < QR_NOTES_CODES_MAX && sentences[code] ? sentences[code] : "a note without a sentence";
 }
 
 static const char *const levels[] = {"error", "warn", "info", "trace"};
@@ -30,9 +31,10 @@ void qr_log_note(uint32_t limit, const char *actor, const char *cause, const qr_
 {
     if (note->level > limit) return;
     char line[512];
-    int count = snprintf(line, sizeof line, "[%" PRIu64 ".%06" PRIu64 "] %s %s > %s: %s %" PRIu64 " %" PRIu64 " %" PRIu64 " request %" PRIx64 "\n",
-                         now_us / 1000000, now_us % 1000000, levels[qr_min_u32(note->level, 3)], actor, cause, sentence_of(note->code), note->a,
-                         note->b, note->c, note->request_id);
+    int count =
+        snprintf(line, sizeof line, "[%" PRIu64 ".%06" PRIu64 "] %s %s > %s: %s %" PRIu64 " %" PRIu64 " %" PRIu64 " request %" PRIx64 "\n",
+                 now_us / 1000000, now_us % 1000000, levels[qr_min_u32(note->level, 3)], actor, cause, sentence_of(note->code), note->a,
+                 note->b, note->c, note->request_id);
     write_line(line, count, sizeof line);
 }
 

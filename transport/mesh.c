@@ -32,7 +32,7 @@ typedef struct thread {
     uint32_t port;
     pthread_t id;
     bool running;
-    int code;               /* of opening its port */
+    int code; /* of opening its port */
     struct qr_mesh *mesh;
     qr_host_t *host;
     qr_uplink_t *uplink;
@@ -45,15 +45,15 @@ typedef struct member {
     uint64_t address;
     uint32_t port;
     bool started, stopped;
-    bool answered;          /* the question that mesh waits for now */
-    uint32_t reason;        /* of its ready */
+    bool answered;   /* the question that mesh waits for now */
+    uint32_t reason; /* of its ready */
     char text[ERROR_BYTES / 2];
 } member_t;
 
 struct qr_mesh {
     qr_mesh_config_t config;
     qr_topology_t topology;
-    uint32_t node;          /* index of this node */
+    uint32_t node; /* index of this node */
     uint64_t address, epoch, seed;
     qr_directory_t directory;
     qr_port_t port;
@@ -66,9 +66,9 @@ struct qr_mesh {
     int end_event, signals; /* descriptors, -1 = none */
     bool ending;            /* the run is over: signal, node_stop or qr_mesh_end */
     bool signalled;
-    int reason;             /* of node_stop, negative */
+    int reason; /* of node_stop, negative */
     bool taken_down;
-    uint8_t *wire;          /* [QR_MESSAGE_BYTES_MAX] */
+    uint8_t *wire; /* [QR_MESSAGE_BYTES_MAX] */
     uint8_t *arena_memory;
     qr_arena_t arena;
     qr_message_t message;
@@ -76,16 +76,34 @@ struct qr_mesh {
 
 /* Start order of roles; stop runs through the second list. */
 static const uint8_t start_order[] = {
-    QR_ROLE_facts,     QR_ROLE_storage,      QR_ROLE_catalog_writer,   QR_ROLE_catalog_replica,   QR_ROLE_transfer,
-    QR_ROLE_executor,  QR_ROLE_page_manager, QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer, QR_ROLE_scheduler,
-    QR_ROLE_worker,    QR_ROLE_heartbeat,    QR_ROLE_router,           QR_ROLE_text,              QR_ROLE_gateway,
-    QR_ROLE_http,      QR_ROLE_prompt,
+    QR_ROLE_facts,
+    QR_ROLE_storage,
+    QR_ROLE_catalog_writer,
+    QR_ROLE_catalog_replica,
+    QR_ROLE_transfer,
+    QR_ROLE_executor,
+    QR_ROLE_page_manager,
+    QR_ROLE_restore_streamer,
+    QR_ROLE_checkpoint_writer,
+    QR_ROLE_scheduler,
+    QR_ROLE_worker,
+    QR_ROLE_heartbeat,
+    QR_ROLE_router,
+    QR_ROLE_text,
+    QR_ROLE_gateway,
+    QR_ROLE_http,
+    QR_ROLE_prompt,
 };
 static const uint8_t stop_order[] = {
-    QR_ROLE_prompt,           QR_ROLE_http,         QR_ROLE_gateway,  QR_ROLE_text,           QR_ROLE_router,
-    QR_ROLE_worker,           QR_ROLE_scheduler,    QR_ROLE_checkpoint_writer, QR_ROLE_restore_streamer, QR_ROLE_page_manager,
-    QR_ROLE_executor,         QR_ROLE_transfer,     QR_ROLE_catalog_writer,    QR_ROLE_catalog_replica,  QR_ROLE_storage,
-    QR_ROLE_facts,            QR_ROLE_heartbeat,
+    QR_ROLE_prompt,           QR_ROLE_http,
+    QR_ROLE_gateway,          QR_ROLE_text,
+    QR_ROLE_router,           QR_ROLE_worker,
+    QR_ROLE_scheduler,        QR_ROLE_checkpoint_writer,
+    QR_ROLE_restore_streamer, QR_ROLE_page_manager,
+    QR_ROLE_executor,         QR_ROLE_transfer,
+    QR_ROLE_catalog_writer,   QR_ROLE_catalog_replica,
+    QR_ROLE_storage,          QR_ROLE_facts,
+    QR_ROLE_heartbeat,
 };
 static const uint8_t drain_first[] = {QR_ROLE_prompt, QR_ROLE_http, QR_ROLE_gateway, QR_ROLE_heartbeat};
 static const uint8_t drain_then[] = {QR_ROLE_worker};
@@ -131,9 +149,18 @@ static int fit_to_program(qr_mesh_t *mesh, bool built_in, qr_text_t *error)
 static uint8_t unit_of(uint8_t role)
 {
     switch (role) {
-    case QR_ROLE_worker: case QR_ROLE_scheduler: case QR_ROLE_page_manager: case QR_ROLE_restore_streamer:
-    case QR_ROLE_checkpoint_writer: case QR_ROLE_executor: case QR_ROLE_transfer: return QR_ROLE_worker;
-    case QR_ROLE_http: case QR_ROLE_text: case QR_ROLE_gateway: case QR_ROLE_router: case QR_ROLE_prompt: return QR_ROLE_gateway;
+    case QR_ROLE_worker:
+    case QR_ROLE_scheduler:
+    case QR_ROLE_page_manager:
+    case QR_ROLE_restore_streamer:
+    case QR_ROLE_checkpoint_writer:
+    case QR_ROLE_executor:
+    case QR_ROLE_transfer: return QR_ROLE_worker;
+    case QR_ROLE_http:
+    case QR_ROLE_text:
+    case QR_ROLE_gateway:
+    case QR_ROLE_router:
+    case QR_ROLE_prompt: return QR_ROLE_gateway;
     default: return role;
     }
 }
@@ -247,7 +274,8 @@ static bool wait_some(qr_mesh_t *mesh, uint64_t until_us)
 {
     uint64_t now = qr_clock_us();
     long timeout_ms = until_us == QR_NEVER_US ? -1 : until_us <= now ? 0 : (long)qr_min_u64(qr_div_up(until_us - now, 1000), 3600000);
-    zmq_pollitem_t items[3] = {{mesh->port.inbox, 0, ZMQ_POLLIN, 0}, {NULL, mesh->end_event, ZMQ_POLLIN, 0}, {NULL, mesh->signals, ZMQ_POLLIN, 0}};
+    zmq_pollitem_t items[3] = {
+        {mesh->port.inbox, 0, ZMQ_POLLIN, 0}, {NULL, mesh->end_event, ZMQ_POLLIN, 0}, {NULL, mesh->signals, ZMQ_POLLIN, 0}};
     int ready = zmq_poll(items, mesh->signals >= 0 && !mesh->signalled ? 3 : 2, timeout_ms);
     if (ready == 0) return until_us > qr_clock_us();
     if (ready < 0) return true; /* interrupted */
@@ -285,7 +313,9 @@ static void *thread_body(void *context)
 
 static void thread_name(const qr_mesh_t *mesh, const thread_t *thread, char name[16])
 {
-    const char *base = thread->kind == THREAD_UPLINK ? "uplink" : thread->kind == THREAD_RECORD ? "record" : own_node(mesh)->hosts[thread->port - 1].name;
+    const char *base = thread->kind == THREAD_UPLINK   ? "uplink"
+                       : thread->kind == THREAD_RECORD ? "record"
+                                                       : own_node(mesh)->hosts[thread->port - 1].name;
     (void)snprintf(name, 16, "qr-%.12s", base);
 }
 
@@ -304,7 +334,7 @@ static int threads_start(qr_mesh_t *mesh, qr_text_t *error)
         while (sem_wait(&mesh->opened) != 0) continue;
         if (thread->code == 0) continue;
         qr_text_put(error, name + 3);
-        qr_text_put(error, thread->kind == THREAD_UPLINK ? ": cannot listen or connect (is the address in use?)"
+        qr_text_put(error, thread->kind == THREAD_UPLINK   ? ": cannot listen or connect (is the address in use?)"
                            : thread->kind == THREAD_RECORD ? ": cannot write to the folder of records"
                                                            : ": cannot open its sockets");
         return thread->code;
@@ -410,8 +440,15 @@ static int host_build(qr_mesh_t *mesh, uint32_t index)
     if (count == 0) return 0;
     const qr_params_t *params = &mesh->config.given->params;
     uint64_t segment = mesh->directory.record == UINT32_MAX ? 0 : qr_max_u64(params->record_bytes / (8 * mesh->member_count), 16384);
-    qr_host_config_t config = {&mesh->directory, index + 1, own_node(mesh)->hosts[index].name, mesh->config.given, mesh->epoch,
-                               mesh->config.scramble || params->scramble, mesh->config.check || params->scramble, mesh->config.log_level, segment};
+    qr_host_config_t config = {&mesh->directory,
+                               index + 1,
+                               own_node(mesh)->hosts[index].name,
+                               mesh->config.given,
+                               mesh->epoch,
+                               mesh->config.scramble || params->scramble,
+                               mesh->config.check || params->scramble,
+                               mesh->config.log_level,
+                               segment};
     thread_t *thread = &mesh->threads[mesh->thread_count];
     *thread = (thread_t){.kind = THREAD_HOST, .port = index + 1, .mesh = mesh};
     thread->host = qr_host_new(&config, classes, addresses, count);
@@ -426,17 +463,28 @@ static int hosts_build(qr_mesh_t *mesh, qr_text_t *error)
     int code = 0;
     for (uint32_t h = 0; h < own_node(mesh)->host_count && code == 0; h++) code = host_build(mesh, h);
     if (code == 0 && mesh->directory.uplink != UINT32_MAX) {
-        qr_uplink_config_t config = {&mesh->directory, mesh->directory.uplink, &mesh->topology, mesh->node, mesh->epoch,
-                                     (uint32_t)params->chunk_tokens, params->peer_down_ms * 1000, mesh->config.log_level};
+        qr_uplink_config_t config = {&mesh->directory,
+                                     mesh->directory.uplink,
+                                     &mesh->topology,
+                                     mesh->node,
+                                     mesh->epoch,
+                                     (uint32_t)params->chunk_tokens,
+                                     params->peer_down_ms * 1000,
+                                     mesh->config.log_level};
         thread_t *thread = &mesh->threads[mesh->thread_count];
         *thread = (thread_t){.kind = THREAD_UPLINK, .port = mesh->directory.uplink, .mesh = mesh};
         thread->uplink = qr_uplink_new(&config);
-        if (thread->uplink) mesh->thread_count++;
-        else code = -QR_E_MEMORY;
+        if (thread->uplink)
+            mesh->thread_count++;
+        else
+            code = -QR_E_MEMORY;
     }
     if (code == 0 && mesh->directory.record != UINT32_MAX)
-        mesh->threads[mesh->thread_count++] = (thread_t){.kind = THREAD_RECORD, .port = mesh->directory.record, .mesh = mesh,
-            .record = {&mesh->directory, mesh->directory.record, params->record, own_node(mesh)->name, params->record_bytes}};
+        mesh->threads[mesh->thread_count++] =
+            (thread_t){.kind = THREAD_RECORD,
+                       .port = mesh->directory.record,
+                       .mesh = mesh,
+                       .record = {&mesh->directory, mesh->directory.record, params->record, own_node(mesh)->name, params->record_bytes}};
     if (code) qr_text_put(error, "not enough memory for the actors' state");
     return code;
 }
@@ -504,7 +552,8 @@ static int boot_one(qr_mesh_t *mesh, member_t *member, qr_text_t *error)
     uint64_t until = qr_clock_us() + boot_ms * 1000u;
     while (!member->answered) {
         if (!wait_some(mesh, until)) return boot_failed(member, -QR_E_DEADLINE, "was not ready in time", error);
-        if (mesh->ending && !member->answered) return boot_failed(member, -QR_E_CANCELLED, "was still starting when the run was ended", error);
+        if (mesh->ending && !member->answered)
+            return boot_failed(member, -QR_E_CANCELLED, "was still starting when the run was ended", error);
     }
     if (member->reason == 0) return 0;
     (void)boot_failed(member, 0, "did not start: ", error);
@@ -592,8 +641,10 @@ static void take_down(qr_mesh_t *mesh, bool gently)
 static int prepare(qr_mesh_t *mesh, qr_text_t *error)
 {
     bool built_in = mesh->config.topology == NULL;
-    if (built_in) qr_topology_default(&mesh->topology);
-    else mesh->topology = *mesh->config.topology;
+    if (built_in)
+        qr_topology_default(&mesh->topology);
+    else
+        mesh->topology = *mesh->config.topology;
     int index = qr_topology_node_find(&mesh->topology, mesh->config.node ? mesh->config.node : "", error);
     if (index < 0) return index;
     mesh->node = (uint32_t)index;

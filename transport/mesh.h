@@ -23,13 +23,13 @@ typedef struct qr_mesh_config {
      * topology file names is an error. Without `http` but with `prompt`, prompt takes http's place. */
     const qr_actor_class_t *const *classes;
     uint32_t class_count;
-    const qr_given_t *given;       /* lives longer than the mesh; params.record, record_bytes, peer_down_ms, stop_budget_ms, seed are used */
-    bool signals;                  /* handle SIGINT and SIGTERM; blocks them in this thread before others are made */
-    bool scramble;                 /* tests: structs overwritten after encode, each decoded message at a fresh address, unmapped after */
-    bool check;                    /* tests: every actor's check after every call */
-    uint32_t log_level;            /* QR_LEVEL_*: notes above it are not printed (stderr) */
-    uint32_t boot_ms;              /* most time for one actor's `ready`; 0 = 60000 */
-    uint64_t epoch;                /* 0: made from the clock and random bits */
+    const qr_given_t *given; /* lives longer than the mesh; params.record, record_bytes, peer_down_ms, stop_budget_ms, seed are used */
+    bool signals;            /* handle SIGINT and SIGTERM; blocks them in this thread before others are made */
+    bool scramble;           /* tests: structs overwritten after encode, each decoded message at a fresh address, unmapped after */
+    bool check;              /* tests: every actor's check after every call */
+    uint32_t log_level;      /* QR_LEVEL_*: notes above it are not printed (stderr) */
+    uint32_t boot_ms;        /* most time for one actor's `ready`; 0 = 60000 */
+    uint64_t epoch;          /* 0: made from the clock and random bits */
 } qr_mesh_config_t;
 
 /* Builds, starts and boots everything; returns when every actor is ready. 0, or a negative code with one sentence that names the
@@ -47,13 +47,14 @@ void *qr_mesh_state(qr_mesh_t *mesh, uint64_t address);
 
 /* Times and counts over all hosts since boot; may be read while running (each value is its own atomic). */
 typedef struct qr_mesh_counts {
-    uint64_t messages, alarms, pieces;       /* handled */
+    uint64_t messages, alarms, pieces; /* handled */
     uint64_t sent, sleeps, self_in_flight_most;
     uint64_t dropped_malformed, dropped_role, dropped_stale, dropped_answer; /* from other nodes */
-    uint64_t sockets_open;                   /* 0 after the run */
+    uint64_t sockets_open;                                                   /* 0 after the run */
     /* of the uplink: messages from and to other nodes, bytes that were none, messages refused, of an ended session, with handles,
      * keys not on the allow-list, sessions begun, messages dropped because their node was down */
-    uint64_t link_received, link_sent, link_malformed, link_refused, link_stale, link_local_refused, link_keys_refused, link_sessions, link_down_dropped;
+    uint64_t link_received, link_sent, link_malformed, link_refused, link_stale, link_local_refused, link_keys_refused, link_sessions,
+        link_down_dropped;
 } qr_mesh_counts_t;
 void qr_mesh_counts(const qr_mesh_t *mesh, qr_mesh_counts_t *ret_counts);
 

@@ -27,7 +27,7 @@ const char *qr_verdict_sentence(qr_verdict_t verdict);
 typedef struct qr_pair {
     uint64_t address; /* of the other; 0 = free slot */
     uint64_t epoch_in, sequence_in, sequence_out;
-    uint32_t port;    /* where its messages go */
+    uint32_t port;                                                              /* where its messages go */
     uint16_t window_out[QR_MESSAGE_TYPES_MAX], window_in[QR_MESSAGE_TYPES_MAX]; /* asks: the window; others: 1 = allowed */
     uint16_t asked[QR_MESSAGE_TYPES_MAX], owed[QR_MESSAGE_TYPES_MAX];           /* open questions by the ask's type */
 } qr_pair_t;

@@ -1,9 +1,9 @@
 /* port.h - one thread's way to all threads of its node: one bound PULL inbox and one PUSH per destination, its own included.
  * The only file that sends or receives local messages; a byte ring could replace it.
  *
- * P1. Every socket of a port belongs to the thread that opened the port, until mesh has joined that thread. A PUSH has exactly one connection.
- * P2. High-water marks are 0: credit (host.c) is the bound. A send never waits; a refused one is a fault.
- * P3. An inproc name carries node and boot number and is used once. */
+ * P1. Every socket of a port belongs to the thread that opened the port, until mesh has joined that thread. A PUSH has exactly one
+ * connection. P2. High-water marks are 0: credit (host.c) is the bound. A send never waits; a refused one is a fault. P3. An inproc name
+ * carries node and boot number and is used once. */
 #ifndef QR_PORT_H
 #define QR_PORT_H
 
@@ -14,8 +14,8 @@
 #include <zmq.h>
 
 enum {
-    QR_PORTS_MAX = QR_ACTORS_MAX, /* threads of one node */
-    QR_PORT_MESH = 0,             /* index of mesh */
+    QR_PORTS_MAX = QR_ACTORS_MAX,   /* threads of one node */
+    QR_PORT_MESH = 0,               /* index of mesh */
     QR_PORT_IN_FLIGHT_MAX = 1 << 20 /* messages to itself not yet received; more: fault */
 };
 
@@ -46,11 +46,11 @@ typedef struct qr_directory_actor {
 } qr_directory_actor_t;
 
 typedef struct qr_directory {
-    void *context;      /* zmq context */
-    uint32_t node;      /* id of this node */
+    void *context; /* zmq context */
+    uint32_t node; /* id of this node */
     uint32_t port_count;
-    uint32_t uplink;    /* port of the uplink, UINT32_MAX without one */
-    uint32_t record;    /* port of the recorder, UINT32_MAX without one */
+    uint32_t uplink; /* port of the uplink, UINT32_MAX without one */
+    uint32_t record; /* port of the recorder, UINT32_MAX without one */
     uint32_t actor_count;
     qr_directory_actor_t actors[QR_ACTORS_MAX + 8];
     char endpoints[QR_PORTS_MAX][64];

@@ -40,10 +40,12 @@ uint64_t qr_record_hash(uint64_t hash, const void *bytes, size_t count)
 
 /* ---- sending side --------------------------------------------------------------------------------------------------------- */
 
-int qr_recorder_init(qr_recorder_t *recorder, qr_port_t *port)
+int qr_recorder_init(qr_recorder_t *recorder, qr_port_t *port, const qr_given_t *given)
 {
     memset(recorder, 0, sizeof *recorder);
     recorder->port = port;
+    recorder->schema_hash = qr_describe_hash();
+    recorder->given_digest = qr_record_given_digest(given);
     recorder->on_the_way = malloc(sizeof *recorder->on_the_way);
     if (!recorder->on_the_way) return -QR_E_MEMORY;
     atomic_init(recorder->on_the_way, 0);
@@ -64,7 +66,8 @@ static bool hand_over(qr_recorder_t *recorder)
     bool fine = atomic_load(recorder->on_the_way) < QR_RECORD_BLOCKS_MAX;
     if (fine) {
         atomic_fetch_add(recorder->on_the_way, 1);
-        fine = qr_port_send_block(recorder->port, recorder->port->directory->record, recorder->block, recorder->used, release, recorder->on_the_way) == 0;
+        fine = qr_port_send_block(recorder->port, recorder->port->directory->record, recorder->block, recorder->used, release,
+                                  recorder->on_the_way) == 0;
         if (!fine) atomic_fetch_sub(recorder->on_the_way, 1);
     }
     if (!fine) {
@@ -154,19 +157,25 @@ uint64_t qr_record_given_digest(const qr_given_t *given)
     return hash;
 }
 
-size_t qr_record_head_make(uint32_t node, const char *actor, uint64_t address, uint64_t epoch, uint64_t now_us, const qr_given_t *given, bool pure,
-                           uint8_t **ret_bytes)
+size_t qr_record_head_make(const qr_recorder_t *recorder, uint32_t node, const char *actor, uint64_t address, uint64_t epoch,
+                           uint64_t now_us, const qr_given_t *given, bool pure, uint8_t **ret_bytes)
 {
     uint8_t *bytes = calloc(1, sizeof(qr_record_header_t) + CONFIG_BYTES);
     if (!bytes) return 0;
     qr_text_t config;
     qr_text_init(&config, (char *)bytes + sizeof(qr_record_header_t), CONFIG_BYTES);
     qr_params_print(&given->params, QR_AUDIENCE_SERVE | QR_AUDIENCE_GENERATE | QR_AUDIENCE_BENCH | QR_AUDIENCE_NODE, &config);
-    qr_record_header_t header = {.version = QR_RECORD_VERSION, .header_bytes = sizeof header, .address = address, .epoch = epoch, .begun_us = now_us,
-                                 .node = node, .config_bytes = (uint32_t)config.count, .pure = pure};
+    qr_record_header_t header = {.version = QR_RECORD_VERSION,
+                                 .header_bytes = sizeof header,
+                                 .address = address,
+                                 .epoch = epoch,
+                                 .begun_us = now_us,
+                                 .node = node,
+                                 .config_bytes = (uint32_t)config.count,
+                                 .pure = pure};
     memcpy(header.magic, QR_RECORD_MAGIC, 8);
-    header.schema_hash = qr_describe_hash();
-    header.given_digest = qr_record_given_digest(given);
+    header.schema_hash = recorder->schema_hash;
+    header.given_digest = recorder->given_digest;
     memcpy(header.actor, actor, qr_min_u64(strlen(actor), sizeof header.actor - 1));
     memcpy(bytes, &header, sizeof header);
     *ret_bytes = bytes;
@@ -175,13 +184,17 @@ size_t qr_record_head_make(uint32_t node, const char *actor, uint64_t address, u
 
 enum { RUN_GRAIN = 4096 };
 
-static bool is_zero(const uint8_t *bytes, size_t count) { return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0); }
+static bool is_zero(const uint8_t *bytes, size_t count)
+{
+    return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
+}
 
 /* Bytes of the run that begins at `at`: whole grains until the next one that is all zero. */
 static uint64_t run_length(const uint8_t *state, uint64_t state_bytes, uint64_t at)
 {
     uint64_t end = at;
-    while (end < state_bytes && !is_zero(state + end, qr_min_u64(RUN_GRAIN, state_bytes - end))) end = qr_min_u64(end + RUN_GRAIN, state_bytes);
+    while (end < state_bytes && !is_zero(state + end, qr_min_u64(RUN_GRAIN, state_bytes - end)))
+        end = qr_min_u64(end + RUN_GRAIN, state_bytes);
     return end - at;
 }
 
@@ -217,8 +230,15 @@ size_t qr_record_runs_make(const void *state, uint64_t state_bytes, uint64_t mos
 
 /* ---- record thread --------------------------------------------------------------------------------------------------------- */
 
-typedef struct open_segment { uint64_t address; int file; uint32_t index; } open_segment_t;
-typedef struct kept_file { char name[96]; uint64_t bytes; } kept_file_t;
+typedef struct open_segment {
+    uint64_t address;
+    int file;
+    uint32_t index;
+} open_segment_t;
+typedef struct kept_file {
+    char name[96];
+    uint64_t bytes;
+} kept_file_t;
 
 typedef struct writer {
     const qr_record_config_t *config;
@@ -251,8 +271,8 @@ static void scan(writer_t *writer)
     for (struct dirent *entry; (entry = readdir(folder));) {
         struct stat stat;
         const char *dash = strrchr(entry->d_name, '-');
-        bool ours = strncmp(entry->d_name, writer->config->node, prefix) == 0 && entry->d_name[prefix] == '-' && dash && strlen(dash) == 9 &&
-                    strlen(entry->d_name) < sizeof writer->kept[0].name;
+        bool ours = strncmp(entry->d_name, writer->config->node, prefix) == 0 && entry->d_name[prefix] == '-' && dash &&
+                    strlen(dash) == 9 && strlen(entry->d_name) < sizeof writer->kept[0].name;
         if (!ours || writer->kept_count == FILES_MAX || fstatat(writer->folder, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0) continue;
         kept_file_t *kept = &writer->kept[writer->kept_count++];
         memcpy(kept->name, entry->d_name, strlen(entry->d_name) + 1);
@@ -283,7 +303,8 @@ static void forget(writer_t *writer, uint32_t index)
 /* Deletes the oldest closed segments until `more` bytes fit. */
 static void make_room(writer_t *writer, uint64_t more)
 {
-    for (uint32_t i = 0; i < writer->kept_count && (writer->bytes + more > writer->config->most_bytes || writer->kept_count == FILES_MAX);) {
+    for (uint32_t i = 0;
+         i < writer->kept_count && (writer->bytes + more > writer->config->most_bytes || writer->kept_count == FILES_MAX);) {
         bool open = false;
         for (uint32_t o = 0; o < writer->open_count; o++) open = open || (writer->open[o].file >= 0 && writer->open[o].index == i);
         if (open || QR_MUTANT(313)) {
@@ -313,8 +334,10 @@ static void segment_open(writer_t *writer, uint64_t address)
     kept->bytes = 0;
     segment->file = openat(writer->folder, kept->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     segment->index = writer->kept_count;
-    if (segment->file >= 0) writer->kept_count++;
-    else writer->failed = true;
+    if (segment->file >= 0)
+        writer->kept_count++;
+    else
+        writer->failed = true;
 }
 
 static void segment_write(writer_t *writer, uint64_t address, const uint8_t *bytes, size_t count)
@@ -364,8 +387,10 @@ static void serve(writer_t *writer)
             break;
         }
         QR_TAKE_OVER(&writer->port.directory->marks[writer->port.index]);
-        if (zmq_msg_size(&frame) == 0) closing = true;
-        else write_block(writer, zmq_msg_data(&frame), zmq_msg_size(&frame));
+        if (zmq_msg_size(&frame) == 0)
+            closing = true;
+        else
+            write_block(writer, zmq_msg_data(&frame), zmq_msg_size(&frame));
     }
     zmq_msg_close(&frame);
 }

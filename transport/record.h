@@ -25,33 +25,35 @@ typedef struct qr_record_header {
     uint32_t version, header_bytes;
     uint64_t schema_hash;
     uint64_t address, epoch;
-    uint64_t begun_us;          /* now_us of the sender's clock */
+    uint64_t begun_us; /* now_us of the sender's clock */
     char actor[32];
     uint64_t node;
-    uint64_t given_digest;      /* of the plain parts of qr_given_t */
+    uint64_t given_digest; /* of the plain parts of qr_given_t */
     uint32_t config_bytes;
-    uint32_t pure;              /* 1: the snapshot holds the state, the entries can be replayed */
+    uint32_t pure; /* 1: the snapshot holds the state, the entries can be replayed */
 } qr_record_header_t;
 
 typedef struct qr_record_snapshot {
     uint64_t alarm_us, now_us;
     uint32_t partner_count, reserved;
-    uint64_t state_bytes;       /* size of the state block; 0: not kept (an io actor, or it is larger than a segment may be) */
-} qr_record_snapshot_t;         /* then partner_count partners, then the state as runs, then entries */
+    uint64_t state_bytes; /* size of the state block; 0: not kept (an io actor, or it is larger than a segment may be) */
+} qr_record_snapshot_t;   /* then partner_count partners, then the state as runs, then entries */
 
 /* A run of the state block: what lies between runs is zero. The last run has 0 bytes. Without state there is no run at all. */
-typedef struct qr_record_run { uint64_t offset, bytes; } qr_record_run_t;
+typedef struct qr_record_run {
+    uint64_t offset, bytes;
+} qr_record_run_t;
 
 typedef struct qr_record_partner {
     uint64_t address, epoch_in, sequence_in, sequence_out;
-    uint32_t asked, owed;       /* open questions, all kinds together */
+    uint32_t asked, owed; /* open questions, all kinds together */
 } qr_record_partner_t;
 
 typedef struct qr_record_entry {
     uint64_t now_us;
-    uint32_t bytes, kind;       /* of the message that follows; QR_ENTRY_* in the low 8 bits, above them its place in its host's turn
-                                 * (entries of one turn share now_us) */
-} qr_record_entry_t;            /* then bytes of message, then u64 hash of what was emitted */
+    uint32_t bytes, kind; /* of the message that follows; QR_ENTRY_* in the low 8 bits, above them its place in its host's turn
+                           * (entries of one turn share now_us) */
+} qr_record_entry_t;      /* then bytes of message, then u64 hash of what was emitted */
 
 struct qr_given;
 
@@ -66,15 +68,16 @@ typedef struct qr_record_piece {
 
 typedef struct qr_recorder {
     qr_port_t *port;
-    uint8_t *block;         /* [capacity] being filled, or NULL */
+    uint8_t *block; /* [capacity] being filled, or NULL */
     size_t used, capacity;
-    uint64_t since_us;      /* when its first piece was put in */
-    atomic_int *on_the_way; /* blocks handed over and not yet released; freed with the recorder */
-    bool lost;              /* the last block could not be handed over: every segment of this host must begin anew */
+    uint64_t since_us;                  /* when its first piece was put in */
+    atomic_int *on_the_way;             /* blocks handed over and not yet released; freed with the recorder */
+    uint64_t schema_hash, given_digest; /* for headers; taken once, they cost too much at every segment */
+    bool lost;                          /* the last block could not be handed over: every segment of this host must begin anew */
 } qr_recorder_t;
 
 /* The port's directory has to name a record port. -QR_E_MEMORY. */
-int qr_recorder_init(qr_recorder_t *recorder, qr_port_t *port);
+int qr_recorder_init(qr_recorder_t *recorder, qr_port_t *port, const struct qr_given *given);
 /* Appends one piece made of up to two runs. false: it was dropped, and `lost` is set. */
 bool qr_recorder_put(qr_recorder_t *recorder, uint64_t address, uint32_t kind, const void *a, size_t a_bytes, const void *b, size_t b_bytes,
                      uint64_t now_us);
@@ -83,8 +86,8 @@ bool qr_recorder_put_entry(qr_recorder_t *recorder, uint64_t address, qr_record_
 /* Digest of what `given` holds besides the configuration text: layout and vocabulary. */
 uint64_t qr_record_given_digest(const struct qr_given *given);
 /* Makes the header of a segment and the configuration behind it, malloced into *ret_bytes. Returns its bytes, 0 without memory. */
-size_t qr_record_head_make(uint32_t node, const char *actor, uint64_t address, uint64_t epoch, uint64_t now_us, const struct qr_given *given,
-                           bool pure, uint8_t **ret_bytes);
+size_t qr_record_head_make(const qr_recorder_t *recorder, uint32_t node, const char *actor, uint64_t address, uint64_t epoch,
+                           uint64_t now_us, const struct qr_given *given, bool pure, uint8_t **ret_bytes);
 /* The runs of a state block, the last one included, malloced into *ret_runs. Returns their bytes; 0 when they are more than `most` or
  * there is no memory. */
 size_t qr_record_runs_make(const void *state, uint64_t state_bytes, uint64_t most, uint8_t **ret_runs);

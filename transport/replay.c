@@ -38,7 +38,9 @@ static bool player_make(player_t *player)
     player->messages = calloc(capacity ? capacity : 1, sizeof *player->messages);
     player->outbox = calloc(1, sizeof *player->outbox);
     player->pairs = calloc(1, sizeof *player->pairs);
-    if (!player->state || !player->wire || !player->arena_memory || !player->columns || !player->messages || !player->outbox || !player->pairs) return false;
+    if (!player->state || !player->wire || !player->arena_memory || !player->columns || !player->messages || !player->outbox ||
+        !player->pairs)
+        return false;
     memcpy(player->state, segment->state, segment->snapshot.state_bytes);
     qr_arena_init(&player->arena, player->arena_memory, QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX));
     qr_outbox_init(player->outbox, player->messages, capacity, player->columns, QR_OUTBOX_BYTES);
@@ -82,7 +84,8 @@ static uint64_t emitted(player_t *player)
 static int play(player_t *player, const qr_segment_entry_t *entry, uint64_t *ret_hash)
 {
     qr_arena_reset(&player->arena);
-    if (qr_entry_kind(entry->head.kind) == QR_ENTRY_PIECE || qr_codec_decode(entry->message, entry->head.bytes, &player->arena, &player->message) != 0)
+    if (qr_entry_kind(entry->head.kind) == QR_ENTRY_PIECE ||
+        qr_codec_decode(entry->message, entry->head.bytes, &player->arena, &player->message) != 0)
         return -QR_E_FORMAT;
     player->message.now_us = entry->head.now_us;
     if (qr_entry_kind(entry->head.kind) == QR_ENTRY_ALARM) player->alarm_us = QR_NEVER_US;
@@ -115,8 +118,8 @@ static int play_all(player_t *player, qr_replay_t *replay)
 int qr_replay_run(qr_segment_t *segment, const qr_actor_class_t *actor, const qr_given_t *given, qr_replay_t *ret_replay)
 {
     const qr_record_header_t *header = &segment->header;
-    if (!header->pure || !segment->state || header->schema_hash != qr_describe_hash() || header->given_digest != qr_record_given_digest(given) ||
-        segment->snapshot.state_bytes != qr_max_u64(actor->bytes(given), 8))
+    if (!header->pure || !segment->state || header->schema_hash != qr_describe_hash() ||
+        header->given_digest != qr_record_given_digest(given) || segment->snapshot.state_bytes != qr_max_u64(actor->bytes(given), 8))
         return -QR_E_UNSUPPORTED;
     qr_replay_t replay = {.differs_at = UINT64_MAX};
     player_t player = {.actor = actor, .given = given, .segment = segment};

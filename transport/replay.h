@@ -9,9 +9,9 @@
 #include "transport/segment.h"
 
 typedef struct qr_replay {
-    uint64_t entries, messages;  /* replayed; emitted */
-    uint64_t differs_at;         /* index of the first entry whose emission differs, UINT64_MAX = none */
-    uint16_t differs_type;       /* and the message it handled */
+    uint64_t entries, messages; /* replayed; emitted */
+    uint64_t differs_at;        /* index of the first entry whose emission differs, UINT64_MAX = none */
+    uint16_t differs_type;      /* and the message it handled */
 } qr_replay_t;
 
 /* Replays what is left of a segment that was opened with its state. 0 (ret->differs_at says how it went); -QR_E_UNSUPPORTED: another

@@ -12,8 +12,10 @@ enum { CONFIG_BYTES_MAX = 1 << 20 };
 static void *take(FILE *file, uint64_t count, int *ret_code)
 {
     uint8_t *bytes = malloc(count + 1);
-    if (!bytes) *ret_code = -QR_E_MEMORY;
-    else if (fread(bytes, 1, count, file) != count) *ret_code = -QR_E_TRUNCATED;
+    if (!bytes)
+        *ret_code = -QR_E_MEMORY;
+    else if (fread(bytes, 1, count, file) != count)
+        *ret_code = -QR_E_TRUNCATED;
     else {
         bytes[count] = 0;
         return bytes;
@@ -66,8 +68,10 @@ int qr_segment_open(const char *path, bool with_state, qr_segment_t *ret_segment
     if (!segment.file) return -QR_E_IO;
     segment.message = malloc(QR_MESSAGE_BYTES_MAX);
     int code = segment.message ? read_head(&segment, with_state) : -QR_E_MEMORY;
-    if (code) qr_segment_close(&segment);
-    else *ret_segment = segment;
+    if (code)
+        qr_segment_close(&segment);
+    else
+        *ret_segment = segment;
     return code;
 }
 

@@ -12,11 +12,11 @@ typedef struct qr_segment {
     FILE *file;
     qr_record_header_t header;
     qr_record_snapshot_t snapshot;
-    char *config;                   /* [header.config_bytes + 1] */
-    qr_record_partner_t *partners;  /* [snapshot.partner_count] */
-    uint8_t *state;                 /* [snapshot.state_bytes], if asked for */
-    uint8_t *message;               /* [QR_MESSAGE_BYTES_MAX] of the entry read last */
-    long at;                        /* where the next entry begins */
+    char *config;                  /* [header.config_bytes + 1] */
+    qr_record_partner_t *partners; /* [snapshot.partner_count] */
+    uint8_t *state;                /* [snapshot.state_bytes], if asked for */
+    uint8_t *message;              /* [QR_MESSAGE_BYTES_MAX] of the entry read last */
+    long at;                       /* where the next entry begins */
 } qr_segment_t;
 
 typedef struct qr_segment_entry {

@@ -18,15 +18,19 @@ enum { STREAMS_MAX = 256, FILES_MAX = 8192, NAME_BYTES = 96, LINE_BYTES = 65536,
 
 /* All segments of one actor, oldest first. */
 typedef struct stream {
-    char name[NAME_BYTES];     /* NODE-ACTOR */
-    char file[NAME_BYTES];     /* the one that is open */
+    char name[NAME_BYTES]; /* NODE-ACTOR */
+    char file[NAME_BYTES]; /* the one that is open */
     bool open, have;
     qr_segment_t segment;
-    qr_segment_entry_t entry;  /* valid if `have` */
+    qr_segment_entry_t entry; /* valid if `have` */
 } stream_t;
 
 /* One kind of conversation, counted for the summary. */
-typedef struct talk { uint8_t from, to; uint16_t type; uint64_t count, bytes; } talk_t;
+typedef struct talk {
+    uint8_t from, to;
+    uint16_t type;
+    uint64_t count, bytes;
+} talk_t;
 
 typedef struct tap {
     const char *folder, *actor, *type;
@@ -58,7 +62,8 @@ static bool scan(tap_t *tap)
     if (!folder) return false;
     tap->file_count = 0;
     for (struct dirent *entry; (entry = readdir(folder));)
-        if (stem_of(entry->d_name) && tap->file_count < FILES_MAX) memcpy(tap->files[tap->file_count++], entry->d_name, strlen(entry->d_name) + 1);
+        if (stem_of(entry->d_name) && tap->file_count < FILES_MAX)
+            memcpy(tap->files[tap->file_count++], entry->d_name, strlen(entry->d_name) + 1);
     (void)closedir(folder);
     qsort(tap->files, tap->file_count, NAME_BYTES, by_name);
     for (uint32_t f = 0; f < tap->file_count; f++) {
@@ -170,8 +175,10 @@ static void show(tap_t *tap, stream_t *stream)
         return;
     }
     if (!wanted(tap, stream, &tap->message)) return;
-    if (qr_entry_kind(entry->head.kind) == QR_ENTRY_ALARM) tap->alarms++;
-    else count(tap, &tap->message, entry->head.bytes);
+    if (qr_entry_kind(entry->head.kind) == QR_ENTRY_ALARM)
+        tap->alarms++;
+    else
+        count(tap, &tap->message, entry->head.bytes);
     if (tap->summary) return;
     qr_text_t text;
     qr_text_init(&text, tap->line, sizeof tap->line);
@@ -195,11 +202,12 @@ static void show_summary(tap_t *tap)
     for (uint32_t i = 0; i < tap->talk_count; i++) {
         const talk_t *talk = &tap->talks[i];
         const qr_schema_t *row = qr_schema_find(talk->type);
-        printf("%10" PRIu64 " %12" PRIu64 " %9.3f  %-16s %-16s %s\n", talk->count, talk->bytes, batches ? (double)talk->count / (double)batches : 0.0,
-               qr_role_name(talk->from), qr_role_name(talk->to), row ? row->name : "?");
+        printf("%10" PRIu64 " %12" PRIu64 " %9.3f  %-16s %-16s %s\n", talk->count, talk->bytes,
+               batches ? (double)talk->count / (double)batches : 0.0, qr_role_name(talk->from), qr_role_name(talk->to),
+               row ? row->name : "?");
     }
-    printf("entries %" PRIu64 ", batches %" PRIu64 ", alarms %" PRIu64 ", pieces that spoke %" PRIu64 ", unreadable %" PRIu64 "\n", tap->entries, batches,
-           tap->alarms, tap->pieces, tap->unreadable);
+    printf("entries %" PRIu64 ", batches %" PRIu64 ", alarms %" PRIu64 ", pieces that spoke %" PRIu64 ", unreadable %" PRIu64 "\n",
+           tap->entries, batches, tap->alarms, tap->pieces, tap->unreadable);
 }
 
 /* Order of time, and inside a turn of one host the order it handled them in. */
@@ -237,18 +245,25 @@ static int parse(tap_t *tap, int count, char **words)
 {
     for (int i = 0; i < count; i++) {
         const char *word = words[i], *value = i + 1 < count ? words[i + 1] : NULL;
-        if (strcmp(word, "--follow") == 0) tap->follow = true;
-        else if (strcmp(word, "--summary") == 0) tap->summary = true;
-        else if (strcmp(word, "--actor") == 0 && value && ++i) tap->actor = value;
-        else if (strcmp(word, "--type") == 0 && value && ++i) tap->type = value;
+        if (strcmp(word, "--follow") == 0)
+            tap->follow = true;
+        else if (strcmp(word, "--summary") == 0)
+            tap->summary = true;
+        else if (strcmp(word, "--actor") == 0 && value && ++i)
+            tap->actor = value;
+        else if (strcmp(word, "--type") == 0 && value && ++i)
+            tap->type = value;
         else if (strcmp(word, "--request") == 0 && value && ++i) {
             char *end;
             tap->request = strtoull(value, &end, 0);
             tap->by_request = true;
             if (*end) return wrong("not a number: ", value);
-        } else if (word[0] == '-') return wrong("unknown option or missing value: ", word);
-        else if (!tap->folder) tap->folder = word;
-        else return wrong("one folder only, not also ", word);
+        } else if (word[0] == '-')
+            return wrong("unknown option or missing value: ", word);
+        else if (!tap->folder)
+            tap->folder = word;
+        else
+            return wrong("one folder only, not also ", word);
     }
     if (!tap->folder) return wrong("which folder?", "");
     if (tap->actor && !qr_role_find(tap->actor)) return wrong("there is no actor ", tap->actor);
@@ -264,8 +279,10 @@ int qr_tap_main(int count, char **words)
     int status = tap && arena ? parse(tap, count, words) : wrong("not enough memory", "");
     if (status == 0) {
         qr_arena_init(&tap->arena, arena, QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX));
-        if (!scan(tap)) status = wrong("cannot read the folder ", tap->folder);
-        else if (tap->stream_count == 0 && !tap->follow) status = wrong("no record segments in ", tap->folder);
+        if (!scan(tap))
+            status = wrong("cannot read the folder ", tap->folder);
+        else if (tap->stream_count == 0 && !tap->follow)
+            status = wrong("no record segments in ", tap->folder);
     }
     if (status == 0) show_all(tap);
     while (status == 0 && tap->follow) {

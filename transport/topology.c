@@ -75,7 +75,8 @@ static int number(reader_t *reader, zconfig_t *item, uint64_t least, uint64_t mo
     const char *text = zconfig_value(item);
     char *end = NULL;
     uint64_t value = text && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : UINT64_MAX;
-    if (!end || *end || value < least || value > most) return fail(reader, QR_E_INVALID, "'", zconfig_name(item), "' is not a number in its range");
+    if (!end || *end || value < least || value > most)
+        return fail(reader, QR_E_INVALID, "'", zconfig_name(item), "' is not a number in its range");
     *ret_value = value;
     return 0;
 }
@@ -94,7 +95,8 @@ static int name_copy(reader_t *reader, zconfig_t *item, char to[QR_TOPOLOGY_NAME
 {
     int code = text_copy(reader, item, to, QR_TOPOLOGY_NAME_BYTES);
     for (const char *c = to; code == 0 && *c; c++) {
-        bool fine = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-' || *c == '_' || (*c == '.' && c != to);
+        bool fine = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-' || *c == '_' ||
+                    (*c == '.' && c != to);
         if (!fine) return fail(reader, QR_E_INVALID, "the name '", to, "' may hold letters, digits, '-', '_' and '.' only");
     }
     return code;
@@ -185,9 +187,12 @@ static int read_node(reader_t *reader, zconfig_t *section)
             return fail(reader, QR_E_INVALID, "the name or id of node '", node->name, "' occurs twice");
     for (zconfig_t *item = zconfig_child(section); code == 0 && item; item = zconfig_next(item)) {
         const char *key = zconfig_name(item);
-        if (strcmp(key, "public") == 0) code = read_public(reader, node, item);
-        else if (strcmp(key, "listen") == 0) code = read_listen(reader, node, item);
-        else if (strcmp(key, "host") == 0) code = read_host(reader, node, item);
+        if (strcmp(key, "public") == 0)
+            code = read_public(reader, node, item);
+        else if (strcmp(key, "listen") == 0)
+            code = read_listen(reader, node, item);
+        else if (strcmp(key, "host") == 0)
+            code = read_host(reader, node, item);
         else if (strcmp(key, "insecure") == 0) {
             code = number(reader, item, 0, 1, &value);
             node->insecure = code == 0 && value == 1;
@@ -211,13 +216,15 @@ static int read_link(reader_t *reader, zconfig_t *section)
     if (topology->link_count == QR_NODES_MAX) return fail(reader, QR_E_LIMIT, "too many links", "", "");
     int code = check_keys(reader, section, "a link", known);
     if (code) return code;
-    int connect = find_name(topology, zconfig_get(section, "connect", "")), listen = find_name(topology, zconfig_get(section, "listen", ""));
+    int connect = find_name(topology, zconfig_get(section, "connect", "")),
+        listen = find_name(topology, zconfig_get(section, "listen", ""));
     if (connect < 0 || listen < 0 || connect == listen) return fail(reader, QR_E_INVALID, "a link has to name two different nodes", "", "");
     if (!topology->nodes[listen].control[0])
         return fail(reader, QR_E_INVALID, "node '", topology->nodes[listen].name, "' is to listen but has no listen section");
     for (uint32_t i = 0; i < topology->link_count; i++) {
         qr_topology_link_t other = topology->links[i];
-        if (other.connect + other.listen == (uint32_t)connect + (uint32_t)listen && (other.connect == (uint32_t)connect || other.connect == (uint32_t)listen))
+        if (other.connect + other.listen == (uint32_t)connect + (uint32_t)listen &&
+            (other.connect == (uint32_t)connect || other.connect == (uint32_t)listen))
             return fail(reader, QR_E_INVALID, "two links between the same nodes", "", "");
     }
     topology->links[topology->link_count++] = (qr_topology_link_t){(uint32_t)connect, (uint32_t)listen};
@@ -262,7 +269,8 @@ static int check_lines(reader_t *reader, const char *bytes, size_t count)
         } else if (leading) {
             leading = false;
             blank = c == '#';
-            if (!blank && (indent % 4 != 0 || indent > before + 4)) return fail(reader, QR_E_FORMAT, where, "indent by four spaces at once", "");
+            if (!blank && (indent % 4 != 0 || indent > before + 4))
+                return fail(reader, QR_E_FORMAT, where, "indent by four spaces at once", "");
         }
     }
     return 0;
@@ -399,9 +407,11 @@ int qr_topology_keys_make(const char *folder, const char *node, char ret_public_
     if (code) return code;
     if (mkdir(folder, 0700) != 0 && errno != EEXIST) return path_failed(QR_E_IO, "cannot make the folder", folder, "", error);
     int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (file < 0 && errno == EEXIST) return path_failed(QR_E_IN_USE, "the key", path, " exists already; delete it first to make a new one", error);
+    if (file < 0 && errno == EEXIST)
+        return path_failed(QR_E_IN_USE, "the key", path, " exists already; delete it first to make a new one", error);
     if (file < 0) return path_failed(QR_E_IO, "cannot write", path, "", error);
-    bool fine = zmq_curve_keypair(public_key, secret_key) == 0 && write(file, secret_key, 40) == 40 && write(file, "\n", 1) == 1 && fsync(file) == 0;
+    bool fine = zmq_curve_keypair(public_key, secret_key) == 0 && write(file, secret_key, 40) == 40 && write(file, "\n", 1) == 1 &&
+                fsync(file) == 0;
     fine = close(file) == 0 && fine;
     explicit_bzero(secret_key, sizeof secret_key);
     if (!fine) {
@@ -421,7 +431,8 @@ int qr_topology_secret_read(const char *folder, const char *node, char ret_secre
     struct stat stat;
     if (file_read(path, bytes, sizeof bytes, &count, &stat) != 0)
         return path_failed(QR_E_IO, "cannot read the secret key", path, "; make one with `quire keys`", error);
-    if ((stat.st_mode & 077) != 0 && !QR_MUTANT(310)) return path_failed(QR_E_PERMISSION, "the secret key", path, " may be read by others; chmod it to 0600", error);
+    if ((stat.st_mode & 077) != 0 && !QR_MUTANT(310))
+        return path_failed(QR_E_PERMISSION, "the secret key", path, " may be read by others; chmod it to 0600", error);
     uint8_t raw[32];
     if (count > 0 && bytes[count - 1] == '\n') count--;
     if (count != 40) return path_failed(QR_E_FORMAT, "the secret key", path, " does not hold 40 characters", error);

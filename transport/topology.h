@@ -45,15 +45,17 @@ typedef struct qr_topology_node {
     char name[QR_TOPOLOGY_NAME_BYTES];
     uint32_t id;
     bool insecure;
-    char public_key[QR_TOPOLOGY_KEY_BYTES];   /* Z85; empty = none */
-    char control[QR_TOPOLOGY_PATH_BYTES];     /* endpoint it listens at; empty = none */
+    char public_key[QR_TOPOLOGY_KEY_BYTES]; /* Z85; empty = none */
+    char control[QR_TOPOLOGY_PATH_BYTES];   /* endpoint it listens at; empty = none */
     char bulk[QR_TOPOLOGY_PATH_BYTES];
     uint32_t host_count, actor_count;
     qr_topology_host_t hosts[QR_TOPOLOGY_HOSTS_MAX];
     qr_topology_actor_t actors[QR_ACTORS_MAX];
 } qr_topology_node_t;
 
-typedef struct qr_topology_link { uint32_t connect, listen; } qr_topology_link_t; /* indexes of nodes */
+typedef struct qr_topology_link {
+    uint32_t connect, listen;
+} qr_topology_link_t; /* indexes of nodes */
 
 typedef struct qr_topology {
     char keys[QR_TOPOLOGY_PATH_BYTES]; /* folder of secret keys, already relative to the working directory */

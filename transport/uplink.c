@@ -22,8 +22,8 @@ enum { CONTROL = 0, BULK = 1, KINDS = 2, TURN = 64, BAN_US = 10000000, LOG_EVERY
 #define ZAP_ENDPOINT "inproc://zeromq.zap.01"
 
 typedef struct side {
-    bool present;       /* both ends have this kind */
-    void *dealer;       /* connecting side: its own socket; NULL: it is reached through the router */
+    bool present; /* both ends have this kind */
+    void *dealer; /* connecting side: its own socket; NULL: it is reached through the router */
     qr_link_t link;
 } side_t;
 
@@ -32,7 +32,7 @@ typedef struct peer {
     bool listens;       /* the peer listens and we connect */
     bool up;            /* its control link is */
     uint64_t epoch;
-    char routing[16];   /* "n7" */
+    char routing[16]; /* "n7" */
     side_t sides[KINDS];
 } peer_t;
 
@@ -112,9 +112,12 @@ static int node_fail(int code, const char *name, const char *what, qr_text_t *er
 static int check_link(const qr_topology_t *topology, uint32_t node, qr_topology_link_t link, qr_text_t *error)
 {
     const qr_topology_node_t *own = &topology->nodes[node], *other = &topology->nodes[link.connect == node ? link.listen : link.connect];
-    if (own->insecure != other->insecure) return node_fail(QR_E_INVALID, other->name, "and its peer must both be insecure, or neither", error);
-    if (!own->insecure && !own->public_key[0]) return node_fail(QR_E_INVALID, own->name, "has links but no public key; make one with `quire keys`", error);
-    if (!own->insecure && !other->public_key[0]) return node_fail(QR_E_INVALID, other->name, "has links but no public key; make one with `quire keys`", error);
+    if (own->insecure != other->insecure)
+        return node_fail(QR_E_INVALID, other->name, "and its peer must both be insecure, or neither", error);
+    if (!own->insecure && !own->public_key[0])
+        return node_fail(QR_E_INVALID, own->name, "has links but no public key; make one with `quire keys`", error);
+    if (!own->insecure && !other->public_key[0])
+        return node_fail(QR_E_INVALID, other->name, "has links but no public key; make one with `quire keys`", error);
     return 0;
 }
 
@@ -122,8 +125,10 @@ int qr_uplink_check(const qr_topology_t *topology, uint32_t node, qr_text_t *err
 {
     const qr_topology_node_t *own = &topology->nodes[node];
     /* Before the keys: a bind that anyone could reach must be refused whatever else is wrong. */
-    if (!own->public_key[0] && !own->insecure && ((own->control[0] && !is_loopback(own->control)) || (own->bulk[0] && !is_loopback(own->bulk))))
-        return node_fail(QR_E_INVALID, own->name, "would listen outside this machine without keys; give it a public key (`quire keys`)", error);
+    if (!own->public_key[0] && !own->insecure &&
+        ((own->control[0] && !is_loopback(own->control)) || (own->bulk[0] && !is_loopback(own->bulk))))
+        return node_fail(QR_E_INVALID, own->name, "would listen outside this machine without keys; give it a public key (`quire keys`)",
+                         error);
     for (uint32_t i = 0; i < topology->link_count; i++) {
         qr_topology_link_t link = topology->links[i];
         if (link.connect != node && link.listen != node) continue;
@@ -176,8 +181,10 @@ qr_uplink_t *qr_uplink_new(const qr_uplink_config_t *config)
     qr_arena_init(&uplink->arena, uplink->arena_memory, QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX));
     for (uint32_t i = 0; i < config->topology->link_count; i++) {
         qr_topology_link_t link = config->topology->links[i];
-        if (link.connect == config->node) peer_add(uplink, link.listen, true);
-        else if (link.listen == config->node) peer_add(uplink, link.connect, false);
+        if (link.connect == config->node)
+            peer_add(uplink, link.listen, true);
+        else if (link.listen == config->node)
+            peer_add(uplink, link.connect, false);
     }
     return uplink;
 }
@@ -206,9 +213,9 @@ static bool set_common(const qr_uplink_t *uplink, void *socket)
     int down_ms = (int)(uplink->config.peer_down_us / 1000);
     int64_t most = QR_MESSAGE_BYTES_MAX;
     return set_int(socket, ZMQ_LINGER, 0) && set_int(socket, ZMQ_SNDHWM, QR_UPLINK_MARK) && set_int(socket, ZMQ_RCVHWM, QR_UPLINK_MARK) &&
-           set_int(socket, ZMQ_HEARTBEAT_IVL, (int)qr_max_u64((uint64_t)down_ms / 4, 10)) && set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, down_ms) &&
-           set_int(socket, ZMQ_HEARTBEAT_TTL, down_ms) && zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0 &&
-           set_int(socket, ZMQ_IPV6, 1);
+           set_int(socket, ZMQ_HEARTBEAT_IVL, (int)qr_max_u64((uint64_t)down_ms / 4, 10)) &&
+           set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, down_ms) && set_int(socket, ZMQ_HEARTBEAT_TTL, down_ms) &&
+           zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0 && set_int(socket, ZMQ_IPV6, 1);
 }
 
 static void *socket_new(qr_uplink_t *uplink, int type)
@@ -229,7 +236,8 @@ static void socket_close(qr_uplink_t *uplink, void **socket)
 static bool router_open(qr_uplink_t *uplink, uint32_t kind, const char *endpoint)
 {
     void *socket = uplink->routers[kind] = socket_new(uplink, ZMQ_ROUTER);
-    if (!socket || !set_common(uplink, socket) || !set_int(socket, ZMQ_ROUTER_MANDATORY, 1) || !set_int(socket, ZMQ_ROUTER_HANDOVER, 1)) return false;
+    if (!socket || !set_common(uplink, socket) || !set_int(socket, ZMQ_ROUTER_MANDATORY, 1) || !set_int(socket, ZMQ_ROUTER_HANDOVER, 1))
+        return false;
     if (uplink->curve && (zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, "quire", 5) != 0 || !set_int(socket, ZMQ_CURVE_SERVER, 1) ||
                           zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, uplink->secret, QR_TOPOLOGY_KEY_BYTES) != 0))
         return false;
@@ -241,7 +249,8 @@ static bool dealer_open(qr_uplink_t *uplink, peer_t *peer, uint32_t kind)
     const qr_topology_node_t *node = &uplink->config.topology->nodes[peer->index];
     void *socket = peer->sides[kind].dealer = socket_new(uplink, ZMQ_DEALER);
     if (!socket || !set_common(uplink, socket) || !set_int(socket, ZMQ_IMMEDIATE, 1) || !set_int(socket, ZMQ_RECONNECT_IVL, 50) ||
-        !set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000) || zmq_setsockopt(socket, ZMQ_ROUTING_ID, uplink->routing, strlen(uplink->routing)) != 0)
+        !set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000) ||
+        zmq_setsockopt(socket, ZMQ_ROUTING_ID, uplink->routing, strlen(uplink->routing)) != 0)
         return false;
     if (uplink->curve && (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, node->public_key, QR_TOPOLOGY_KEY_BYTES) != 0 ||
                           zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, own_node(uplink)->public_key, QR_TOPOLOGY_KEY_BYTES) != 0 ||
@@ -298,8 +307,10 @@ static void tell(qr_uplink_t *uplink, uint64_t to, const peer_t *peer, bool up, 
     message->from = uplink->self;
     message->to = to;
     message->epoch = uplink->config.epoch;
-    if (up) message->body.link_up = (qr_link_up_t){peer->id, peer->epoch};
-    else message->body.link_down = (qr_link_down_t){peer->id, reason};
+    if (up)
+        message->body.link_up = (qr_link_up_t){peer->id, peer->epoch};
+    else
+        message->body.link_down = (qr_link_down_t){peer->id, reason};
     qr_pair_t *pair = qr_pairs_get(uplink->pairs, to);
     uint32_t port = qr_directory_port(uplink->config.directory, to);
     if (!pair || port == UINT32_MAX || qr_pairs_send(uplink->pairs, pair, message->type, &message->sequence) != QR_VERDICT_OK) return;
@@ -375,8 +386,13 @@ static void say_hello(qr_uplink_t *uplink, peer_t *peer, uint32_t kind)
     message->from = uplink->self;
     message->to = qr_address(peer->id, 0, QR_ROLE_uplink, 0);
     message->epoch = uplink->config.epoch;
-    message->body.link_hello = (qr_link_hello_t){.protocol = QR_LINK_PROTOCOL, .schema_hash = uplink->schema_hash, .node = own_node(uplink)->id,
-        .node_epoch = uplink->config.epoch, .session = link->session, .echo = link->peer_session, .chunk_tokens = uplink->config.chunk_tokens};
+    message->body.link_hello = (qr_link_hello_t){.protocol = QR_LINK_PROTOCOL,
+                                                 .schema_hash = uplink->schema_hash,
+                                                 .node = own_node(uplink)->id,
+                                                 .node_epoch = uplink->config.epoch,
+                                                 .session = link->session,
+                                                 .echo = link->peer_session,
+                                                 .chunk_tokens = uplink->config.chunk_tokens};
     int64_t bytes = qr_codec_encode(message, uplink->wire, QR_MESSAGE_BYTES_MAX);
     qr_assert(bytes > 0);
     (void)send_to(uplink, peer, kind, uplink->wire, (size_t)bytes); /* not connected yet: the next one will be */
@@ -447,7 +463,8 @@ static const char *import_refusal(qr_uplink_t *uplink, const peer_t *peer, const
     if (row->scope != QR_SCOPE_NODE && !QR_MUTANT(308)) return "sent a message that may not leave its node";
     if (qr_address_node(message->from) != peer->id) return "sent a message in the name of another node";
     if (qr_address_node(message->to) != own_node(uplink)->id) return "sent a message for another node";
-    if (!qr_roles_may(qr_address_role(message->from), qr_address_role(message->to), message->type)) return "sent what its role may not say to that role";
+    if (!qr_roles_may(qr_address_role(message->from), qr_address_role(message->to), message->type))
+        return "sent what its role may not say to that role";
     uint32_t port = qr_directory_port(uplink->config.directory, message->to);
     if (port == UINT32_MAX || port == uplink->config.port) return "sent a message to an actor that is not here";
     return NULL;
@@ -525,7 +542,8 @@ static uint32_t drain_router(qr_uplink_t *uplink, uint32_t kind, zmq_msg_t *part
         uint32_t count = receive_parts(uplink->routers[kind], parts, 2);
         if (count == 0) break;
         peer_t *peer = count == 2 ? peer_of_route(uplink, &parts[0], &parts[1]) : NULL;
-        if (peer) import_message(uplink, peer, kind, zmq_msg_data(&parts[1]), zmq_msg_size(&parts[1]));
+        if (peer)
+            import_message(uplink, peer, kind, zmq_msg_data(&parts[1]), zmq_msg_size(&parts[1]));
         else {
             bump(&uplink->counts.refused);
             complain(uplink, "a connection", "is not who it says it is, or sends more than one frame");
@@ -540,13 +558,16 @@ static uint32_t drain_dealer(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, z
     for (; n < TURN && peer->sides[kind].dealer; n++) {
         uint32_t count = receive_parts(peer->sides[kind].dealer, parts, 1);
         if (count == 0) break;
-        if (count == 1) import_message(uplink, peer, kind, zmq_msg_data(&parts[0]), zmq_msg_size(&parts[0]));
-        else strike(uplink, peer, kind, "sends more than one frame");
+        if (count == 1)
+            import_message(uplink, peer, kind, zmq_msg_data(&parts[0]), zmq_msg_size(&parts[0]));
+        else
+            strike(uplink, peer, kind, "sends more than one frame");
     }
     return n;
 }
 
-/* ---- allow-list ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- allow-list ------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* The routing name of the linked node that owns this key and may connect here; NULL: not listed. */
 static const char *key_owner(const qr_uplink_t *uplink, const uint8_t key[32])
@@ -568,8 +589,8 @@ static void zap_serve(qr_uplink_t *uplink)
     for (uint32_t i = 0; i < PARTS; i++) zmq_msg_init(&parts[i]);
     uint32_t count = receive_parts(uplink->zap, parts, PARTS);
     if (count > REQUEST) {
-        const char *user = count == PARTS && zmq_msg_size(&parts[MECHANISM]) == 5 && memcmp(zmq_msg_data(&parts[MECHANISM]), "CURVE", 5) == 0 &&
-                                   zmq_msg_size(&parts[KEY]) == 32
+        const char *user = count == PARTS && zmq_msg_size(&parts[MECHANISM]) == 5 &&
+                                   memcmp(zmq_msg_data(&parts[MECHANISM]), "CURVE", 5) == 0 && zmq_msg_size(&parts[KEY]) == 32
                                ? key_owner(uplink, zmq_msg_data(&parts[KEY]))
                                : NULL;
         if (!user) {
@@ -586,15 +607,18 @@ static void zap_serve(qr_uplink_t *uplink)
     for (uint32_t i = 0; i < PARTS; i++) zmq_msg_close(&parts[i]);
 }
 
-/* ---- loop -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- loop
+ * -------------------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t drain_inbox(qr_uplink_t *uplink, zmq_msg_t *frame)
 {
     uint32_t n = 0;
     while (n < TURN && qr_port_receive(&uplink->port, frame)) {
         n++;
-        if (zmq_msg_size(frame) == 0) uplink->closing = true;
-        else export_message(uplink, zmq_msg_data(frame), zmq_msg_size(frame));
+        if (zmq_msg_size(frame) == 0)
+            uplink->closing = true;
+        else
+            export_message(uplink, zmq_msg_data(frame), zmq_msg_size(frame));
     }
     return n;
 }
@@ -631,7 +655,8 @@ static void sleep_until(qr_uplink_t *uplink, uint64_t at)
     for (uint32_t kind = 0; kind < KINDS; kind++) {
         if (uplink->routers[kind]) items[count++] = (zmq_pollitem_t){uplink->routers[kind], 0, ZMQ_POLLIN, 0};
         for (uint32_t p = 0; p < uplink->peer_count; p++)
-            if (uplink->peers[p].sides[kind].dealer) items[count++] = (zmq_pollitem_t){uplink->peers[p].sides[kind].dealer, 0, ZMQ_POLLIN, 0};
+            if (uplink->peers[p].sides[kind].dealer)
+                items[count++] = (zmq_pollitem_t){uplink->peers[p].sides[kind].dealer, 0, ZMQ_POLLIN, 0};
     }
     (void)zmq_poll(items, count, at > uplink->now_us ? (long)qr_div_up(at - uplink->now_us, 1000) : 0);
 }

@@ -5,8 +5,8 @@
  *     `from` is of the node whose key opened the connection, and `to` is an actor of this node. Anything else is counted and
  *     dropped; QR_UPLINK_STRIKES of them within one session end that session for a while.
  * U2. A message that carries handles (scope LOCAL) is never exported.
- * U3. A peer is up only after its hello on the control link echoed this session of ours. Its end is told (`link_down`) to every local actor that
- *     may talk with an actor of that node; so is its beginning (`link_up`). A question for a node that is down is answered by link_down.
+ * U3. A peer is up only after its hello on the control link echoed this session of ours. Its end is told (`link_down`) to every local actor
+ * that may talk with an actor of that node; so is its beginning (`link_up`). A question for a node that is down is answered by link_down.
  * U4. No send waits. A refusal by TCP after one look at the events ends the session. */
 #ifndef QR_UPLINK_H
 #define QR_UPLINK_H
@@ -28,10 +28,10 @@ typedef struct qr_uplink_config {
     qr_directory_t *directory;
     uint32_t port;
     const qr_topology_t *topology;
-    uint32_t node;            /* index of this node */
+    uint32_t node; /* index of this node */
     uint64_t epoch;
     uint32_t chunk_tokens;
-    uint64_t peer_down_us;    /* silence that ends a session */
+    uint64_t peer_down_us; /* silence that ends a session */
     uint32_t log_level;
 } qr_uplink_config_t;
 

@@ -60,7 +60,11 @@ typedef struct executor {
     int pipe[2];
 } executor_t;
 
-static uint64_t executor_bytes(const qr_given_t *given) { (void)given; return sizeof(executor_t); }
+static uint64_t executor_bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(executor_t);
+}
 
 static void executor_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
 {
@@ -83,10 +87,23 @@ static uint64_t executor_work(void *self, const qr_given_t *given, uint64_t now_
     return executor->head < executor->tail ? 0 : QR_NEVER_US;
 }
 
-static const qr_actor_class_t scheduler_class = {.name = "scheduler", .role = QR_ROLE_scheduler, .max_out = 32, .bytes = toy_bytes,
-    .init = toy_init, .handle = scheduler_handle, .check = toy_check, .print = toy_print};
-static const qr_actor_class_t executor_class = {.name = "executor", .role = QR_ROLE_executor, .max_out = 4, .owns_world = true,
-    .bytes = executor_bytes, .init = toy_init, .handle = executor_handle, .print = toy_print, .work = executor_work};
+static const qr_actor_class_t scheduler_class = {.name = "scheduler",
+                                                 .role = QR_ROLE_scheduler,
+                                                 .max_out = 32,
+                                                 .bytes = toy_bytes,
+                                                 .init = toy_init,
+                                                 .handle = scheduler_handle,
+                                                 .check = toy_check,
+                                                 .print = toy_print};
+static const qr_actor_class_t executor_class = {.name = "executor",
+                                                .role = QR_ROLE_executor,
+                                                .max_out = 4,
+                                                .owns_world = true,
+                                                .bytes = executor_bytes,
+                                                .init = toy_init,
+                                                .handle = executor_handle,
+                                                .print = toy_print,
+                                                .work = executor_work};
 
 /* A prompt that ends the node when the scheduler is through. */
 static void prompt_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
@@ -97,17 +114,24 @@ static void prompt_handle(void *self, const qr_given_t *given, const qr_message_
         if (m->type == QR_MESSAGE_start) qr_outbox_alarm(outbox, m->now_us + 10000);
         return;
     }
-    if (m->type == QR_MESSAGE_alarm && !atomic_load(&finished)) qr_outbox_alarm(outbox, m->now_us + 10000);
+    if (m->type == QR_MESSAGE_alarm && !atomic_load(&finished))
+        qr_outbox_alarm(outbox, m->now_us + 10000);
     else if (m->type == QR_MESSAGE_alarm)
         qr_send(outbox, qr_address(qr_address_node(toy->address), 0, QR_ROLE_mesh, 0), node_stop, (&(qr_node_stop_t){QR_E_DEADLINE}));
 }
-static const qr_actor_class_t prompt_class = {.name = "prompt", .role = QR_ROLE_prompt, .max_out = 4, .bytes = toy_bytes, .init = toy_init,
-    .handle = prompt_handle, .print = toy_print};
+static const qr_actor_class_t prompt_class = {.name = "prompt",
+                                              .role = QR_ROLE_prompt,
+                                              .max_out = 4,
+                                              .bytes = toy_bytes,
+                                              .init = toy_init,
+                                              .handle = prompt_handle,
+                                              .print = toy_print};
 
 static const char one_host[] = "version = 1\nnode = a\n    id = 3\n    host = device\n        actor = scheduler\n        actor = executor\n"
                                "    host = edge\n        actor = prompt\n";
-static const char two_hosts[] = "version = 1\nnode = a\n    id = 3\n    host = one\n        actor = scheduler\n    host = two\n        actor = executor\n"
-                                "    host = edge\n        actor = prompt\n";
+static const char two_hosts[] =
+    "version = 1\nnode = a\n    id = 3\n    host = one\n        actor = scheduler\n    host = two\n        actor = executor\n"
+    "    host = edge\n        actor = prompt\n";
 
 static void run(const char *zpl, const qr_actor_class_t *const *classes, uint32_t count, bool scramble, int expected)
 {
@@ -119,7 +143,12 @@ static void run(const char *zpl, const qr_actor_class_t *const *classes, uint32_
     static qr_topology_t topology;
     if (qr_topology_parse("test", zpl, strlen(zpl), &topology, &error) != 0) fail_msg("%s", words);
     qr_given_t *given = toy_given();
-    qr_mesh_config_t config = {.topology = &topology, .classes = classes, .class_count = count, .given = given, .scramble = scramble, .check = true,
+    qr_mesh_config_t config = {.topology = &topology,
+                               .classes = classes,
+                               .class_count = count,
+                               .given = given,
+                               .scramble = scramble,
+                               .check = true,
                                .log_level = QR_LEVEL_WARN};
     qr_mesh_t *mesh = NULL;
     if (qr_mesh_new(&config, &mesh, &error) != 0) fail_msg("%s", words);
@@ -139,9 +168,21 @@ static void run(const char *zpl, const qr_actor_class_t *const *classes, uint32_
 
 static const qr_actor_class_t *const toys[] = {&scheduler_class, &executor_class, &prompt_class};
 
-static void test_one_host(void **state) { (void)state; run(one_host, toys, 3, false, -QR_E_DEADLINE); }
-static void test_two_hosts(void **state) { (void)state; run(two_hosts, toys, 3, false, -QR_E_DEADLINE); }
-static void test_scramble(void **state) { (void)state; run(one_host, toys, 3, true, -QR_E_DEADLINE); }
+static void test_one_host(void **state)
+{
+    (void)state;
+    run(one_host, toys, 3, false, -QR_E_DEADLINE);
+}
+static void test_two_hosts(void **state)
+{
+    (void)state;
+    run(two_hosts, toys, 3, false, -QR_E_DEADLINE);
+}
+static void test_scramble(void **state)
+{
+    (void)state;
+    run(one_host, toys, 3, true, -QR_E_DEADLINE);
+}
 
 int main(void)
 {

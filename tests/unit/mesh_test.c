@@ -69,7 +69,8 @@ static void scheduler_handle(void *self, const qr_given_t *given, const qr_messa
     if (life) return;
     if (m->type != QR_MESSAGE_probe) return;
     toy->received++;
-    for (int i = 0; i < 1 + (vice == ANSWER_TWICE); i++) qr_send(outbox, m->from, probe_done, (&(qr_probe_done_t){m->body.probe.probe_id, 0}));
+    for (int i = 0; i < 1 + (vice == ANSWER_TWICE); i++)
+        qr_send(outbox, m->from, probe_done, (&(qr_probe_done_t){m->body.probe.probe_id, 0}));
 }
 
 /* A heartbeat starts after the worker: what the worker says to it before is held until it has started. */
@@ -79,7 +80,8 @@ static void early_worker_handle(void *self, const qr_given_t *given, const qr_me
     (void)given;
     bool life = toy_life(toy, m, outbox);
     if (m->type == QR_MESSAGE_start)
-        for (uint64_t i = 1; i <= 3; i++) qr_send(outbox, toy->partners[0], observation, (&(qr_observation_t){.worker = toy->address, .sequence = i}));
+        for (uint64_t i = 1; i <= 3; i++)
+            qr_send(outbox, toy->partners[0], observation, (&(qr_observation_t){.worker = toy->address, .sequence = i}));
     (void)life;
 }
 
@@ -94,14 +96,19 @@ static void heartbeat_handle(void *self, const qr_given_t *given, const qr_messa
     (void)toy_life(toy, m, outbox);
 }
 
-#define TOY(name_, handle_) \
-    {.name = #name_, .role = QR_ROLE_##name_, .max_out = 32, .bytes = toy_bytes, .init = toy_init, .handle = handle_, .print = toy_print}
+#define TOY(name_, handle_)                                                                                                                \
+    {                                                                                                                                      \
+        .name = #name_, .role = QR_ROLE_##name_, .max_out = 32, .bytes = toy_bytes, .init = toy_init, .handle = handle_,                   \
+        .print = toy_print                                                                                                                 \
+    }
 static const qr_actor_class_t worker_class = TOY(worker, worker_handle), scheduler_class = TOY(scheduler, scheduler_handle),
                               early_class = TOY(worker, early_worker_handle), heartbeat_class = TOY(heartbeat, heartbeat_handle);
 static const qr_actor_class_t *const toys[] = {&worker_class, &scheduler_class, &heartbeat_class};
 static const qr_actor_class_t *const early_toys[] = {&early_class, &scheduler_class, &heartbeat_class};
-static const char two_hosts[] = "version = 1\nnode = a\n    id = 3\n    host = one\n        actor = worker\n    host = two\n        actor = scheduler\n";
-static const char with_heartbeat[] = "version = 1\nnode = a\n    id = 3\n    host = one\n        actor = worker\n        actor = heartbeat\n";
+static const char two_hosts[] =
+    "version = 1\nnode = a\n    id = 3\n    host = one\n        actor = worker\n    host = two\n        actor = scheduler\n";
+static const char with_heartbeat[] =
+    "version = 1\nnode = a\n    id = 3\n    host = one\n        actor = worker\n        actor = heartbeat\n";
 static char words[512];
 
 static int make(const char *zpl, const qr_actor_class_t *const *classes, bool signals, qr_given_t *given, qr_mesh_t **ret_mesh)
@@ -110,7 +117,13 @@ static int make(const char *zpl, const qr_actor_class_t *const *classes, bool si
     static qr_topology_t topology;
     qr_text_init(&error, words, sizeof words);
     int code = qr_topology_parse("t", zpl, strlen(zpl), &topology, &error);
-    qr_mesh_config_t config = {.topology = &topology, .node = "a", .classes = classes, .class_count = 3, .given = given, .signals = signals, .boot_ms = vice == NOT_READY ? 300 : 20000,
+    qr_mesh_config_t config = {.topology = &topology,
+                               .node = "a",
+                               .classes = classes,
+                               .class_count = 3,
+                               .given = given,
+                               .signals = signals,
+                               .boot_ms = vice == NOT_READY ? 300 : 20000,
                                .log_level = QR_LEVEL_WARN};
     return code ? code : qr_mesh_new(&config, ret_mesh, &error);
 }
@@ -131,7 +144,8 @@ static void test_boot_names_who_failed(void **state)
     assert_string_equal(words, "actor 'worker' did not start: the port 8080 is in use");
     assert_null(mesh);
     vice = GOOD;
-    assert_int_equal(make("version = 1\nnode = a\n    id = 3\n    host = one\n        actor = router\n", toys, false, given, &mesh), -QR_E_INVALID);
+    assert_int_equal(make("version = 1\nnode = a\n    id = 3\n    host = one\n        actor = router\n", toys, false, given, &mesh),
+                     -QR_E_INVALID);
     assert_non_null(strstr(words, "'router', which this command does not run"));
     free(given);
 }
@@ -220,10 +234,11 @@ static void test_seeded_race_is_seen(void **state)
 
 /* ---- signals ------------------------------------------------------------------------------------------------------------------- */
 
-static const char with_dead_link[] = "version = 1\nnode = a\n    id = 3\n    insecure = 1\n    host = one\n        actor = worker\n    host = two\n"
-                                     "        actor = scheduler\nnode = b\n    id = 4\n    insecure = 1\n    listen\n        control = \"tcp://127.0.0.1:9\"\n"
-                                     "        bulk = \"tcp://127.0.0.1:9\"\n    host = one\n        actor = router\n        actor = heartbeat\nlink\n"
-                                     "    connect = a\n    listen = b\n";
+static const char with_dead_link[] =
+    "version = 1\nnode = a\n    id = 3\n    insecure = 1\n    host = one\n        actor = worker\n    host = two\n"
+    "        actor = scheduler\nnode = b\n    id = 4\n    insecure = 1\n    listen\n        control = \"tcp://127.0.0.1:9\"\n"
+    "        bulk = \"tcp://127.0.0.1:9\"\n    host = one\n        actor = router\n        actor = heartbeat\nlink\n"
+    "    connect = a\n    listen = b\n";
 
 /* Starts a child with a node, sends it signals `apart_ms` apart, returns its status and how long the last one took. */
 static int signal_child(const char *zpl, int which, const int *numbers, int count, int apart_ms, uint64_t *ret_us)
@@ -304,9 +319,12 @@ static void test_stop_has_a_budget(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults_end_the_process), cmocka_unit_test(test_seeded_race_is_seen),
-        cmocka_unit_test(test_SD_01),                  cmocka_unit_test(test_boot_names_who_failed),
-        cmocka_unit_test(test_stop_has_a_budget),      cmocka_unit_test(test_what_comes_before_start_is_held),
+        cmocka_unit_test(test_faults_end_the_process),
+        cmocka_unit_test(test_seeded_race_is_seen),
+        cmocka_unit_test(test_SD_01),
+        cmocka_unit_test(test_boot_names_who_failed),
+        cmocka_unit_test(test_stop_has_a_budget),
+        cmocka_unit_test(test_what_comes_before_start_is_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

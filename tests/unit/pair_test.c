@@ -32,7 +32,10 @@ static int teardown(void **state)
 }
 
 static qr_pair_t *to(qr_pairs_t *pairs, const qr_pairs_t *other) { return qr_pairs_get(pairs, other->self); }
-static qr_verdict_t say(qr_pairs_t *from, const qr_pairs_t *other, uint16_t type) { return qr_pairs_send(from, to(from, other), type, &sequence); }
+static qr_verdict_t say(qr_pairs_t *from, const qr_pairs_t *other, uint16_t type)
+{
+    return qr_pairs_send(from, to(from, other), type, &sequence);
+}
 static qr_verdict_t hear(qr_pairs_t *at, const qr_pairs_t *from, uint16_t type, uint64_t epoch, uint64_t number)
 {
     return qr_pairs_receive(at, to(at, from), type, epoch, number);

@@ -34,7 +34,8 @@ static void scheduler_handle(void *self, const qr_given_t *given, const qr_messa
     if (toy->answered % 100 == 50) qr_outbox_alarm(outbox, m->now_us + 10);
     while (toy->open_probes < 8 && toy->sent < rounds) {
         toy->open_probes++;
-        qr_send(outbox, qr_address_partner(toy->address, QR_ROLE_page_manager), route_release, (&(qr_route_release_t){++toy->sent ^ m->now_us, 1}));
+        qr_send(outbox, qr_address_partner(toy->address, QR_ROLE_page_manager), route_release,
+                (&(qr_route_release_t){++toy->sent ^ m->now_us, 1}));
     }
 }
 
@@ -60,17 +61,24 @@ static void prompt_handle(void *self, const qr_given_t *given, const qr_message_
     toy_t *toy = self;
     (void)given;
     if (toy_life(toy, m, outbox) && m->type != QR_MESSAGE_start) return;
-    if (m->type == QR_MESSAGE_start) qr_outbox_alarm(outbox, m->now_us + 60000000);
-    else qr_send(outbox, qr_address(qr_address_node(toy->address), 0, QR_ROLE_mesh, 0), node_stop, (&(qr_node_stop_t){0}));
+    if (m->type == QR_MESSAGE_start)
+        qr_outbox_alarm(outbox, m->now_us + 60000000);
+    else
+        qr_send(outbox, qr_address(qr_address_node(toy->address), 0, QR_ROLE_mesh, 0), node_stop, (&(qr_node_stop_t){0}));
 }
 
-#define TOY(name_, handle_) \
-    {.name = #name_, .role = QR_ROLE_##name_, .max_out = 32, .bytes = toy_bytes, .init = toy_init, .handle = handle_, .print = toy_print}
-static const qr_actor_class_t scheduler_class = TOY(scheduler, scheduler_handle), page_manager_class = TOY(page_manager, page_manager_handle),
+#define TOY(name_, handle_)                                                                                                                \
+    {                                                                                                                                      \
+        .name = #name_, .role = QR_ROLE_##name_, .max_out = 32, .bytes = toy_bytes, .init = toy_init, .handle = handle_,                   \
+        .print = toy_print                                                                                                                 \
+    }
+static const qr_actor_class_t scheduler_class = TOY(scheduler, scheduler_handle),
+                              page_manager_class = TOY(page_manager, page_manager_handle),
                               wrong_class = TOY(page_manager, page_manager_handle_wrong), prompt_class = TOY(prompt, prompt_handle);
 static const qr_actor_class_t *const toys[] = {&scheduler_class, &page_manager_class, &prompt_class};
-static const char zpl[] = "version = 1\nnode = n-1\n    id = 4\n    host = device\n        actor = scheduler\n        actor = page_manager\n"
-                          "    host = edge\n        actor = prompt\n";
+static const char zpl[] =
+    "version = 1\nnode = n-1\n    id = 4\n    host = device\n        actor = scheduler\n        actor = page_manager\n"
+    "    host = edge\n        actor = prompt\n";
 
 static char folder[32];
 static qr_given_t *given;
@@ -291,7 +299,8 @@ static void test_tap_prints_by_the_schema(void **state)
         if (part == 1) assert_non_null(strstr(line, "route_released 4.0.page_manager.0 > 4.0.scheduler.0"));
         unsigned long long count;
         char from[32], to[32], type[32];
-        if (part == 2 && sscanf(line, "%llu %*u %*f %31s %31s %31s", &count, from, to, type) == 4 && strcmp(type, "route_release") == 0) summed = (int)count;
+        if (part == 2 && sscanf(line, "%llu %*u %*f %31s %31s %31s", &count, from, to, type) == 4 && strcmp(type, "route_release") == 0)
+            summed = (int)count;
     }
     (void)fclose(file);
     (void)unlink(out);
@@ -304,9 +313,9 @@ static void test_tap_prints_by_the_schema(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replays_byte_for_byte),        cmocka_unit_test(test_replay_sees_a_difference),
-        cmocka_unit_test(test_stays_within_its_bound),       cmocka_unit_test(test_truncated_and_hostile_files),
-        cmocka_unit_test(test_tap_prints_by_the_schema),     cmocka_unit_test(test_state_as_runs),
+        cmocka_unit_test(test_replays_byte_for_byte),    cmocka_unit_test(test_replay_sees_a_difference),
+        cmocka_unit_test(test_stays_within_its_bound),   cmocka_unit_test(test_truncated_and_hostile_files),
+        cmocka_unit_test(test_tap_prints_by_the_schema), cmocka_unit_test(test_state_as_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

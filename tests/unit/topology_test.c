@@ -114,7 +114,8 @@ static void test_hostile_bytes_do_no_harm(void **state)
 static void test_files_of_examples(void **state)
 {
     (void)state;
-    static const char *const files[] = {"examples/deploy/default.conf", "examples/deploy/one-thread-each.conf", "examples/deploy/edge-device.conf"};
+    static const char *const files[] = {"examples/deploy/default.conf", "examples/deploy/one-thread-each.conf",
+                                        "examples/deploy/edge-device.conf"};
     for (size_t i = 0; i < QR_COUNT(files); i++) {
         qr_text_init(&error, words, sizeof words);
         if (qr_topology_read(files[i], &topology, &error) != 0) fail_msg("%s", words);
@@ -148,8 +149,9 @@ static void test_keys_are_private(void **state)
 static void test_TR_09(void **state)
 {
     (void)state;
-    static const char form[] = "version = 1\nnode = a\n    id = 1\n%s    listen\n        control = \"tcp://%s:7701\"\nnode = b\n    id = 2\n%slink\n"
-                               "    connect = b\n    listen = a\n";
+    static const char form[] =
+        "version = 1\nnode = a\n    id = 1\n%s    listen\n        control = \"tcp://%s:7701\"\nnode = b\n    id = 2\n%slink\n"
+        "    connect = b\n    listen = a\n";
     char text[512];
     static const char *const reachable[] = {"*", "0.0.0.0", "192.168.1.4", "[::]", "eth0"};
     for (size_t i = 0; i < QR_COUNT(reachable); i++) {
@@ -185,9 +187,12 @@ static void test_TR_05_old_libzmq(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads_the_documented_example), cmocka_unit_test(test_refuses_with_words),
-        cmocka_unit_test(test_hostile_bytes_do_no_harm),     cmocka_unit_test(test_files_of_examples),
-        cmocka_unit_test(test_keys_are_private),             cmocka_unit_test(test_TR_09),
+        cmocka_unit_test(test_reads_the_documented_example),
+        cmocka_unit_test(test_refuses_with_words),
+        cmocka_unit_test(test_hostile_bytes_do_no_harm),
+        cmocka_unit_test(test_files_of_examples),
+        cmocka_unit_test(test_keys_are_private),
+        cmocka_unit_test(test_TR_09),
         cmocka_unit_test(test_TR_05_old_libzmq),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

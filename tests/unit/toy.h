@@ -17,13 +17,21 @@ typedef struct toy {
     uint64_t last_us;
 } toy_t;
 
-static uint64_t toy_bytes(const qr_given_t *given) { (void)given; return sizeof(toy_t); }
+static uint64_t toy_bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(toy_t);
+}
 static void toy_init(void *self, const qr_given_t *given, uint64_t address)
 {
     (void)given;
     ((toy_t *)self)->address = address;
 }
-static void toy_print(const void *self, const qr_given_t *given, qr_text_t *text) { (void)self, (void)given; qr_text_put(text, "toy\n"); }
+static void toy_print(const void *self, const qr_given_t *given, qr_text_t *text)
+{
+    (void)self, (void)given;
+    qr_text_put(text, "toy\n");
+}
 static inline void toy_check(const void *self, const qr_given_t *given)
 {
     const toy_t *toy = self;

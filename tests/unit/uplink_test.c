@@ -55,10 +55,21 @@ static void worker_handle(void *self, const qr_given_t *given, const qr_message_
     if (m->type == QR_MESSAGE_probe) qr_send(outbox, m->from, probe_done, (&(qr_probe_done_t){m->body.probe.probe_id, 0}));
 }
 
-static const qr_actor_class_t router_class = {.name = "router", .role = QR_ROLE_router, .max_out = 64, .bytes = toy_bytes, .init = toy_init,
-    .handle = router_handle, .check = toy_check, .print = toy_print};
-static const qr_actor_class_t worker_class = {.name = "worker", .role = QR_ROLE_worker, .max_out = 64, .bytes = toy_bytes, .init = toy_init,
-    .handle = worker_handle, .print = toy_print};
+static const qr_actor_class_t router_class = {.name = "router",
+                                              .role = QR_ROLE_router,
+                                              .max_out = 64,
+                                              .bytes = toy_bytes,
+                                              .init = toy_init,
+                                              .handle = router_handle,
+                                              .check = toy_check,
+                                              .print = toy_print};
+static const qr_actor_class_t worker_class = {.name = "worker",
+                                              .role = QR_ROLE_worker,
+                                              .max_out = 64,
+                                              .bytes = toy_bytes,
+                                              .init = toy_init,
+                                              .handle = worker_handle,
+                                              .print = toy_print};
 static const qr_actor_class_t *const toys[] = {&router_class, &worker_class};
 
 /* ---- two nodes ------------------------------------------------------------------------------------------------------------------- */
@@ -98,12 +109,15 @@ static void make_topology(bool curve)
     qr_text_init(&error, words, sizeof words);
     next_port += 2;
     char public[2][64];
-    for (int i = 0; i < 2; i++) (void)snprintf(public[i], sizeof public[i], curve ? "    public = \"%s\"\n" : "    insecure = 1\n", keys[i]);
-    (void)snprintf(text, sizeof text,
-                   "version = 1\nkeys = \"%s\"\nnode = edge\n    id = 1\n%s    host = h\n        actor = router\nnode = device0\n    id = 2\n%s    listen\n"
-                   "        control = \"tcp://127.0.0.1:%d\"\n        bulk = \"tcp://127.0.0.1:%d\"\n    host = h\n        actor = worker\nlink\n"
-                   "    connect = edge\n    listen = device0\n",
-                   folder, public[0], public[1], next_port, next_port + 1);
+    for (int i = 0; i < 2; i++)
+        (void)snprintf(public[i], sizeof public[i], curve ? "    public = \"%s\"\n" : "    insecure = 1\n", keys[i]);
+    (void)snprintf(
+        text, sizeof text,
+        "version = 1\nkeys = \"%s\"\nnode = edge\n    id = 1\n%s    host = h\n        actor = router\nnode = device0\n    id = 2\n%s    "
+        "listen\n"
+        "        control = \"tcp://127.0.0.1:%d\"\n        bulk = \"tcp://127.0.0.1:%d\"\n    host = h\n        actor = worker\nlink\n"
+        "    connect = edge\n    listen = device0\n",
+        folder, public[0], public[1], next_port, next_port + 1);
     if (qr_topology_parse("t", text, strlen(text), &topology, &error) != 0) fail_msg("%s", words);
 }
 
@@ -112,8 +126,8 @@ static qr_mesh_t *node_new(const char *name)
     char words[256];
     qr_text_t error;
     qr_text_init(&error, words, sizeof words);
-    qr_mesh_config_t config = {.topology = &topology, .node = name, .classes = toys, .class_count = 2, .given = given, .check = true,
-                               .log_level = QR_LEVEL_ERROR};
+    qr_mesh_config_t config = {
+        .topology = &topology, .node = name, .classes = toys, .class_count = 2, .given = given, .check = true, .log_level = QR_LEVEL_ERROR};
     qr_mesh_t *mesh = NULL;
     if (qr_mesh_new(&config, &mesh, &error) != 0) fail_msg("%s", words);
     return mesh;
@@ -127,11 +141,11 @@ static qr_mesh_counts_t counts_of(const qr_mesh_t *mesh)
 }
 
 /* Waits for a condition on a node's counts, at most 5 s. */
-#define UNTIL(condition)                                                     \
-    do {                                                                     \
-        uint64_t end = qr_clock_us() + 5000000;                              \
-        while (!(condition) && qr_clock_us() < end) usleep(2000);            \
-        assert_true(condition);                                              \
+#define UNTIL(condition)                                                                                                                   \
+    do {                                                                                                                                   \
+        uint64_t end = qr_clock_us() + 5000000;                                                                                            \
+        while (!(condition) && qr_clock_us() < end) usleep(2000);                                                                          \
+        assert_true(condition);                                                                                                            \
     } while (0)
 
 static void finish(qr_mesh_t **mesh)
@@ -159,8 +173,16 @@ static void two_nodes(bool curve)
     qr_mesh_destroy(&device);
 }
 
-static void test_two_nodes_in_one_process(void **state) { (void)state; two_nodes(true); }
-static void test_two_nodes_without_keys_on_loopback(void **state) { (void)state; two_nodes(false); }
+static void test_two_nodes_in_one_process(void **state)
+{
+    (void)state;
+    two_nodes(true);
+}
+static void test_two_nodes_without_keys_on_loopback(void **state)
+{
+    (void)state;
+    two_nodes(false);
+}
 
 /* A node that restarts is a new session: down, then up, and questions flow again. The survivor notices silence in time. */
 static void test_restart_is_a_new_session(void **state)
@@ -262,9 +284,15 @@ static void hand_send(hand_t *hand, qr_message_t *message)
 
 static void hand_hello(hand_t *hand)
 {
-    qr_message_t message = {.type = QR_MESSAGE_link_hello, .from = qr_address(1, 0, QR_ROLE_uplink, 0), .to = qr_address(2, 0, QR_ROLE_uplink, 0)};
-    message.body.link_hello = (qr_link_hello_t){.protocol = QR_LINK_PROTOCOL, .schema_hash = qr_describe_hash(), .node = 1, .node_epoch = hand->epoch,
-        .session = hand->session, .echo = hand->peer_session, .chunk_tokens = (uint32_t)given->params.chunk_tokens};
+    qr_message_t message = {
+        .type = QR_MESSAGE_link_hello, .from = qr_address(1, 0, QR_ROLE_uplink, 0), .to = qr_address(2, 0, QR_ROLE_uplink, 0)};
+    message.body.link_hello = (qr_link_hello_t){.protocol = QR_LINK_PROTOCOL,
+                                                .schema_hash = qr_describe_hash(),
+                                                .node = 1,
+                                                .node_epoch = hand->epoch,
+                                                .session = hand->session,
+                                                .echo = hand->peer_session,
+                                                .chunk_tokens = (uint32_t)given->params.chunk_tokens};
     hand_send(hand, &message);
 }
 
@@ -289,7 +317,8 @@ static bool hand_greet(hand_t *hand)
 
 static qr_message_t probe_to_worker(uint64_t id)
 {
-    qr_message_t message = {.type = QR_MESSAGE_probe, .from = qr_address(1, 0, QR_ROLE_router, 0), .to = qr_address(2, 0, QR_ROLE_worker, 0)};
+    qr_message_t message = {
+        .type = QR_MESSAGE_probe, .from = qr_address(1, 0, QR_ROLE_router, 0), .to = qr_address(2, 0, QR_ROLE_worker, 0)};
     message.body.probe.probe_id = id;
     return message;
 }
@@ -393,18 +422,34 @@ static void flood_handle(void *self, const qr_given_t *given_, const qr_message_
         qr_send(outbox, qr_address(1, 0, QR_ROLE_heartbeat, 0), beat, (&(qr_beat_t){2, toy->epoch, ++toy->sent, 1}));
     qr_send(outbox, qr_address(3, 0, QR_ROLE_heartbeat, 0), beat, (&(qr_beat_t){2, toy->epoch, ++toy->received, 1}));
 }
-static const qr_actor_class_t flood_class = {.name = "heartbeat", .role = QR_ROLE_heartbeat, .max_out = FLOOD + 8, .bytes = toy_bytes, .init = toy_init,
-    .handle = flood_handle, .print = toy_print};
+static const qr_actor_class_t flood_class = {.name = "heartbeat",
+                                             .role = QR_ROLE_heartbeat,
+                                             .max_out = FLOOD + 8,
+                                             .bytes = toy_bytes,
+                                             .init = toy_init,
+                                             .handle = flood_handle,
+                                             .print = toy_print};
 static const qr_actor_class_t *const floods[] = {&flood_class};
 
 /* The fast client: reads at once, says hello often, and measures the longest time without a beat. */
-typedef struct fast { hand_t hand; atomic_bool end, ready; uint64_t beats, gap_us; bool holes; } fast_t;
+typedef struct fast {
+    hand_t hand;
+    atomic_bool end, ready;
+    uint64_t beats, gap_us;
+    bool holes;
+} fast_t;
 
 static void say_hello_as(hand_t *hand, uint32_t node)
 {
-    qr_message_t message = {.type = QR_MESSAGE_link_hello, .from = qr_address(node, 0, QR_ROLE_uplink, 0), .to = qr_address(2, 0, QR_ROLE_uplink, 0)};
-    message.body.link_hello = (qr_link_hello_t){.protocol = QR_LINK_PROTOCOL, .schema_hash = qr_describe_hash(), .node = node, .node_epoch = hand->epoch,
-        .session = hand->session, .echo = hand->peer_session, .chunk_tokens = (uint32_t)given->params.chunk_tokens};
+    qr_message_t message = {
+        .type = QR_MESSAGE_link_hello, .from = qr_address(node, 0, QR_ROLE_uplink, 0), .to = qr_address(2, 0, QR_ROLE_uplink, 0)};
+    message.body.link_hello = (qr_link_hello_t){.protocol = QR_LINK_PROTOCOL,
+                                                .schema_hash = qr_describe_hash(),
+                                                .node = node,
+                                                .node_epoch = hand->epoch,
+                                                .session = hand->session,
+                                                .echo = hand->peer_session,
+                                                .chunk_tokens = (uint32_t)given->params.chunk_tokens};
     hand_send(hand, &message);
 }
 
@@ -454,14 +499,16 @@ static void slow_peer(bool vanishes)
     qr_text_t error;
     qr_text_init(&error, words, sizeof words);
     next_port += 2;
-    (void)snprintf(text, sizeof text,
-                   "version = 1\nnode = one\n    id = 1\n    insecure = 1\n    host = h\n        actor = heartbeat\nnode = device0\n    id = 2\n"
-                   "    insecure = 1\n    listen\n        control = \"tcp://127.0.0.1:%d\"\n    host = h\n        actor = heartbeat\nnode = three\n"
-                   "    id = 3\n    insecure = 1\n    host = h\n        actor = heartbeat\nlink\n    connect = one\n    listen = device0\nlink\n"
-                   "    connect = three\n    listen = device0\n",
-                   next_port);
+    (void)snprintf(
+        text, sizeof text,
+        "version = 1\nnode = one\n    id = 1\n    insecure = 1\n    host = h\n        actor = heartbeat\nnode = device0\n    id = 2\n"
+        "    insecure = 1\n    listen\n        control = \"tcp://127.0.0.1:%d\"\n    host = h\n        actor = heartbeat\nnode = three\n"
+        "    id = 3\n    insecure = 1\n    host = h\n        actor = heartbeat\nlink\n    connect = one\n    listen = device0\nlink\n"
+        "    connect = three\n    listen = device0\n",
+        next_port);
     if (qr_topology_parse("t", text, strlen(text), &topology, &error) != 0) fail_msg("%s", words);
-    qr_mesh_config_t config = {.topology = &topology, .node = "device0", .classes = floods, .class_count = 1, .given = given, .log_level = QR_LEVEL_ERROR};
+    qr_mesh_config_t config = {
+        .topology = &topology, .node = "device0", .classes = floods, .class_count = 1, .given = given, .log_level = QR_LEVEL_ERROR};
     qr_mesh_t *device = NULL;
     given->params.peer_down_ms = 5000; /* silence is not what ends it here */
     if (qr_mesh_new(&config, &device, &error) != 0) fail_msg("%s", words);
@@ -518,9 +565,17 @@ static void slow_peer(bool vanishes)
 }
 
 /* TR-01: a peer that does not read gets everything in order up to the end of its session, never a hole; others are not delayed. */
-static void test_TR_01(void **state) { (void)state; slow_peer(false); }
+static void test_TR_01(void **state)
+{
+    (void)state;
+    slow_peer(false);
+}
 /* TR-03: a peer that vanishes while its queue fills never blocks the sender; its session ends, others are served. */
-static void test_TR_03(void **state) { (void)state; slow_peer(true); }
+static void test_TR_03(void **state)
+{
+    (void)state;
+    slow_peer(true);
+}
 
 /* ---- link.h by hand ------------------------------------------------------------------------------------------------------------------ */
 
