@@ -431,10 +431,10 @@ static void take_ready(http_t *self, qr_http_exchange_t *x, uint64_t now_us, qr_
     if (!self->probe.open) begin_probe(self, now_us, outbox);
 }
 
-static void take_exchange(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, uint64_t now_us, qr_outbox_t *outbox)
+static void take_exchange(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, bool left, uint64_t now_us, qr_outbox_t *outbox)
 {
     self->local_open++;
-    if (x->left) {
+    if (left) {
         release(self, x);
         return;
     }
@@ -509,17 +509,17 @@ static uint64_t work(void *block, const qr_given_t *given, uint64_t now_us, qr_o
     qr_http_server_watch(self->server);
     if (self->stopping) return finish_stop(self, now_us, outbox);
     while (has_room(self, outbox) && (x = qr_http_server_next_left(self->server))) cancel(self, x, QR_E_CANCELLED, outbox);
-    bool more = false;
+    bool more = false, left = false;
     for (uint32_t taken = 0; !more; taken++) {
         more = taken == 32 || !has_room(self, outbox);
-        if (more || !(x = qr_http_server_next(self->server))) break;
+        if (more || !(x = qr_http_server_next(self->server, &left))) break;
         if (x->request && outbox->bytes_used + submit_bytes(x->request) > QR_OUTBOX_BYTES) { /* cannot be: OUT_BYTES_MAX leaves room */
             self->local_open++;
             fail_reason(self, given, x, QR_E_LIMIT, "");
             release(self, x);
             continue;
         }
-        take_exchange(self, given, x, now_us, outbox);
+        take_exchange(self, given, x, left, now_us, outbox);
     }
     if (now_us >= self->tick_us && has_room(self, outbox)) tick(self, given, now_us, outbox);
     if (more) return now_us;
@@ -576,7 +576,8 @@ static void on_stop(http_t *self, const qr_given_t *given, const qr_message_t *m
     }
     qr_http_server_refuse(self->server, QR_E_DRAINING);
     qr_http_exchange_t *x;
-    while ((x = qr_http_server_next(self->server))) self->local_open++;
+    bool left;
+    while ((x = qr_http_server_next(self->server, &left))) self->local_open++;
     for (uint32_t i = 0; i < QR_HTTP_EXCHANGES_MAX; i++) {
         x = qr_http_server_at(self->server, i);
         if (x) fail_reason(self, given, x, QR_E_DRAINING, "");

@@ -912,7 +912,7 @@ void qr_http_server_watch(qr_http_server_t *s)
     unlock(s);
 }
 
-qr_http_exchange_t *qr_http_server_next(qr_http_server_t *s)
+qr_http_exchange_t *qr_http_server_next(qr_http_server_t *s, bool *ret_left)
 {
     qr_http_exchange_t *x = NULL;
     lock(s);
@@ -921,6 +921,7 @@ qr_http_exchange_t *qr_http_server_next(qr_http_server_t *s)
         s->queue_head = (s->queue_head + 1) % QR_HTTP_EXCHANGES_MAX;
         s->queue_count--;
         x->queued = false;
+        *ret_left = x->left;
     }
     unlock(s);
     return x;

@@ -62,8 +62,8 @@ void qr_http_server_refuse(qr_http_server_t *server, uint32_t reason);
 
 /* Looks at clients that left, lingering sockets and, every 250 ms, at deadlines of slow senders. */
 void qr_http_server_watch(qr_http_server_t *server);
-/* Next exchange for the actor, NULL if there is none. */
-qr_http_exchange_t *qr_http_server_next(qr_http_server_t *server);
+/* Next exchange for the actor, NULL if there is none. *ret_left: its client is gone already. */
+qr_http_exchange_t *qr_http_server_next(qr_http_server_t *server, bool *ret_left);
 /* Next exchange that the actor has and whose client left, NULL if there is none. */
 qr_http_exchange_t *qr_http_server_next_left(qr_http_server_t *server);
 /* The exchange of a key, NULL if the actor does not have it. */

@@ -59,8 +59,7 @@ typedef struct stand {
     uint64_t order;
     stand_request_t requests[STAND_OPEN];
     /* what the test asks of the script */
-    volatile bool ending;
-    bool stopping, draining;
+    bool ending, stopping, draining, probe_late;
     uint32_t probe_reason, step_us, batch_tokens, busy_over;
     bool probe_silent, metrics_silent;
     uint64_t metrics_add;
@@ -73,7 +72,7 @@ typedef struct stand {
     uint32_t last_roles[64], last_role_count, last_tokens[64], last_token_count;
     uint32_t ready_reason;
     char ready_text[400];
-    bool stopped, drained;
+    uint32_t stopped, drained;
 } stand_t;
 
 static inline uint64_t stand_now_us(void)
@@ -87,6 +86,13 @@ static inline uint64_t stand_now_us(void)
 #define STAND_GATEWAY qr_address(1, 0, QR_ROLE_gateway, 0)
 #define STAND_MESH qr_address(1, 0, QR_ROLE_mesh, 0)
 #define STAND_PAGES qr_address(1, 1, QR_ROLE_page_manager, 0)
+
+#define stand_set(s, field, value)        \
+    do {                                  \
+        pthread_mutex_lock(&(s)->lock);   \
+        (s)->field = (value);             \
+        pthread_mutex_unlock(&(s)->lock); \
+    } while (0)
 
 /* Queues a message to the actor, delivered at due_us. */
 static void stand_post(stand_t *s, uint64_t due_us, uint64_t from, uint16_t type, const void *body)
@@ -241,8 +247,8 @@ static void stand_hear(stand_t *s, const qr_message_t *m, uint64_t now)
         s->ready_reason = m->body.ready.reason;
         snprintf(s->ready_text, sizeof s->ready_text, "%.*s", (int)m->body.ready.text.count, (const char *)m->body.ready.text.data);
         break;
-    case QR_MESSAGE_drained: s->drained = true; break;
-    case QR_MESSAGE_stopped: s->stopped = true; break;
+    case QR_MESSAGE_drained: s->drained = 1; break;
+    case QR_MESSAGE_stopped: s->stopped = 1; break;
     default: fail_msg("the actor sent a message of type %u", m->type);
     }
 }
@@ -277,12 +283,14 @@ static void *stand_run(void *context)
 {
     stand_t *s = context;
     uint64_t next_step = 0;
-    while (!s->ending) {
+    for (bool ending = false; !ending;) {
         uint64_t now = stand_now_us();
         pthread_mutex_lock(&s->lock);
+        ending = s->ending;
         if (s->stopping) stand_say(s, now, STAND_MESH, stop, &(qr_stop_t){.budget_us = 1000000});
         if (s->draining) stand_say(s, now, STAND_MESH, drain, &(qr_drain_t){.budget_us = 2000000});
-        s->stopping = s->draining = false;
+        if (s->probe_late) stand_say(s, now, STAND_GATEWAY, probe_done, &(qr_probe_done_t){.probe_id = s->probes});
+        s->stopping = s->draining = s->probe_late = false;
         if (now >= next_step) {
             stand_step(s, now);
             next_step = now + s->step_us;
@@ -339,7 +347,7 @@ static bool stand_start(stand_t *s)
 static void stand_destroy(stand_t *s)
 {
     if (s->thread) {
-        s->ending = true;
+        stand_set(s, ending, true);
         pthread_join(s->thread, NULL);
     }
     qr_http_class.done(s->actor);

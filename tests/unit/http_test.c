@@ -42,6 +42,7 @@ static json_t *ask(stand_t *s, const char *path, const char *body)
     if (r.status != 200) fail_msg("status %d for %s: %.300s", r.status, body, r.bytes);
     json_t *root = parse(r.body);
     free(r.bytes);
+    (void)stand_get(s, &s->submits); /* what the script saw of it is ours to read now */
     return root;
 }
 static int64_t at_integer(const json_t *root, const char *a, const char *b, const char *c)
@@ -183,7 +184,9 @@ static void test_stream(void **state)
     free(r.bytes);
     r = client_post(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":4,\"stream\":true,\"logprobs\":true}");
     assert_int_equal(r.status, 200);
-    json_t *first = parse(strndup(strstr(r.body, "{"), (size_t)(strstr(r.body, "\n\n") - strstr(r.body, "{"))));
+    char *opening = strndup(strstr(r.body, "{"), (size_t)(strstr(r.body, "\n\n") - strstr(r.body, "{")));
+    json_t *first = parse(opening);
+    free(opening);
     assert_string_equal(json_string_value(json_object_get(json_object_get(choice(first), "delta"), "role")), "assistant");
     json_decref(first);
     read_stream(r, true, text, sizeof text, finish, &usage);
@@ -217,7 +220,7 @@ static void test_AP_05(void **state)
     assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":true,\"stream_options\":[]}"), 400, "stream_options", NULL);
     assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"n\":2}"), 400, "n", NULL); /* until n is served */
     /* The client leaves after two tokens: its request is cancelled. */
-    s->step_us = 20000;
+    stand_set(s, step_us, 20000);
     uint32_t before = stand_get(s, &s->cancels);
     int fd = client_open_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":500,\"stream\":true}");
     char some[512];
@@ -225,7 +228,7 @@ static void test_AP_05(void **state)
     close(fd);
     assert_true(stand_wait(s, &s->cancels, before + 1, 2000));
     assert_int_equal(stand_get(s, &s->last_cancel_reason), QR_E_CANCELLED);
-    s->step_us = 2000;
+    stand_set(s, step_us, 2000);
 }
 
 static void test_AP_07(void **state)
@@ -677,11 +680,11 @@ static void test_SD_03(void **state)
     print_message("/readyz: median %llu us\n", (unsigned long long)took[25]);
     assert_true(took[25] < 20000);
     assert_true(stand_get(s, &s->probes) >= QR_COUNT(took)); /* each walked the path */
-    s->probe_reason = QR_E_NO_WORKER;
+    stand_set(s, probe_reason, QR_E_NO_WORKER);
     assert_error(client_get(s, "/readyz"), 503, "", NULL);
     assert_error(client_get(s, "/health"), 503, "", NULL);
-    s->probe_reason = 0;
-    s->probe_silent = true; /* hung: 503 within the limit, and at once for whoever asks later */
+    stand_set(s, probe_reason, 0);
+    stand_set(s, probe_silent, true); /* hung: 503 within the limit, and at once for whoever asks later */
     reply_t r = client_get(s, "/readyz");
     assert_true(r.took_us > 900000 && r.took_us < 1800000);
     assert_error(r, 503, "", NULL);
@@ -691,10 +694,8 @@ static void test_SD_03(void **state)
     r = client_get(s, "/healthz"); /* this process itself answers */
     assert_int_equal(r.status, 200);
     free(r.bytes);
-    s->probe_silent = false; /* it wakes up and answers what it was asked */
-    pthread_mutex_lock(&s->lock);
-    stand_say(s, 0, STAND_GATEWAY, probe_done, &(qr_probe_done_t){.probe_id = s->probes});
-    pthread_mutex_unlock(&s->lock);
+    stand_set(s, probe_silent, false); /* it wakes up and answers what it was asked */
+    stand_set(s, probe_late, true);
     usleep(20000);
     r = client_get(s, "/readyz");
     assert_int_equal(r.status, 200);
@@ -725,12 +726,12 @@ static void test_SD_05(void **state)
     json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
     /* gateway, router, page_manager and worker all report the same number here: the sum grows by four */
     assert_int_equal(metric(s, "quire_requests_submitted_total"), first + 4);
-    s->metrics_silent = true; /* silent sources keep their last */
+    stand_set(s, metrics_silent, true); /* silent sources keep their last */
     uint64_t before = metric(s, "quire_requests_submitted_total");
     json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
     assert_int_equal(metric(s, "quire_requests_submitted_total"), before + 1);
     assert_true(metric(s, "quire_http_answers_total") > 0);
-    s->metrics_silent = false;
+    stand_set(s, metrics_silent, false);
 }
 
 static void test_restarted_counter(void **state)
@@ -843,8 +844,8 @@ static void test_SC_05(void **state)
     stand_t *s = *state;
     burst_t parts[3] = {{.s = s}, {.s = s}, {.s = s}};
     pthread_t threads[3];
-    s->busy_over = 32;
-    s->step_us = 50000;
+    stand_set(s, busy_over, 32);
+    stand_set(s, step_us, 50000);
     for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, burst_part, &parts[i]);
     int served = 0, refused = 0;
     for (int i = 0; i < 3; i++) {
@@ -854,8 +855,8 @@ static void test_SC_05(void **state)
             refused += parts[i].status[j] == 429 && parts[i].retry[j];
         }
     }
-    s->busy_over = 0;
-    s->step_us = 2000;
+    stand_set(s, busy_over, 0);
+    stand_set(s, step_us, 2000);
     assert_int_equal(served + refused, 192); /* nobody hangs, nobody gets anything else */
     assert_true(served >= 32 && refused > 0);
     for (int i = 0; i < 10; i++) json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":4}"));
@@ -894,13 +895,13 @@ static void test_drain_and_stop(void **state)
     assert_true(stand_wait(s, &s->submits, 2, 1000));
     char some[16];
     assert_true(recv(stream, some, sizeof some, MSG_PEEK) > 0);
-    s->draining = true;
+    stand_set(s, draining, true);
     usleep(50000);
     reply_t r = client_post(s, "/v1/completions", "{\"prompt\":\"hi\"}");
     assert_non_null(strcasestr(r.bytes, "Retry-After:"));
     assert_error(r, 503, "", "draining");
     assert_error(client_get(s, "/readyz"), 503, "", NULL);
-    s->stopping = true;
+    stand_set(s, stopping, true);
     r = client_read(stream); /* neither is left in silence */
     assert_non_null(strstr(r.body, "data: {\"error\":{"));
     assert_true(r.whole);
@@ -908,8 +909,7 @@ static void test_drain_and_stop(void **state)
     assert_error(client_read(plain), 503, "", "draining");
     close(stream);
     close(plain);
-    for (int i = 0; i < 1000 && !s->stopped; i++) usleep(1000);
-    assert_true(s->stopped);
+    assert_true(stand_wait(s, &s->stopped, 1, 1000));
     stand_destroy(s);
 }
 
