@@ -419,7 +419,9 @@ static void walk_extend(page_manager_t *s, route_t *route, uint32_t root, const 
         uint32_t j = route->tokens / size, had = route->tokens % size, more = qr_min_u32(size - had, count);
         uint32_t parent = j ? walk[j - 1] : root, equal = NONE;
         if (had) qr_prefix_tree_append(tree(s), walk[j], tokens, more);
-        if (had + more == size) equal = qr_prefix_tree_find(tree(s), parent, had ? qr_node_tokens(tree(s), walk[j]) : tokens);
+        bool alone = j && node_at(s, parent)->children == (had ? 1u : 0u); /* no other child to be equal to */
+        if (had + more == size && !alone)
+            equal = qr_prefix_tree_find(tree(s), parent, had ? qr_node_tokens(tree(s), walk[j]) : tokens);
         if (equal != NONE && had) {
             leaf_merge(s, walk[j], equal);
             walk[j] = equal;
