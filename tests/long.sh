@@ -39,7 +39,7 @@ S1() { # the newcomer's two commands, twice
 S2() { tests/oracle/run.sh $folder; } # values against independent references
 S3() { tests/oracle/tokenizer.sh $folder; } # tokenizer against Hugging Face
 S4() { tests -R '^(decoder|cpu|opencl_model)_test$' && tests/program/matrix.sh $folder; }
-S5() { program test_clients; }
+S5() { $folder/test_page_model_test --full && program test_clients; }
 S6() { program test_mesh; }
 S7() { tests/house/cases.sh; }
 S8() { tests/bench/peer/run.sh $folder 5 && $folder/bench_step && $folder/bench_codec && program test_latency; }

@@ -43,7 +43,7 @@ static const rule_t rules[] = {
     {"transport/sim/", {"base/", "messages/", "actors/", "transport/", "stdio.h", "stdlib.h"}},
     {"transport/", {"base/", "messages/", ACTOR_HEADERS, "actors/roles.", "transport/", "zmq.h", "czmq.h", "libc"}},
     {"store/", {"base/", "store/", "leveldb/", "openssl/", "curl/", "xxhash.h", "libc"}},
-    {"kernels/", {"base/", "kernels/", "CL/", "cuda.h", "cuda_fp16.h", "immintrin.h", "libc"}},
+    {"kernels/", {"base/", "kernels/", "CL/", "cuda.h", "cuda_fp16.h", "immintrin.h", "cpuid.h", "libc"}},
     {"model/tokenizer", {MODEL, "pcre2.h", "utf8proc.h", "libc"}},
     {"model/pretokenize", {MODEL, "pcre2.h", "utf8proc.h", "libc"}},
     {"model/template", {MODEL, "pcre2.h", "utf8proc.h", "libc"}},
