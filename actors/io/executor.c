@@ -38,7 +38,8 @@ typedef struct copy {
 } copy_t;
 
 typedef struct window {
-    uint32_t lane, group, block, page;
+    uint64_t lane; /* its handle: the lane may close, and another open in its place, before the batch starts */
+    uint32_t group, block, page, reserved;
 } window_t;
 
 /* A batch as asked, kept until it starts. */
@@ -218,13 +219,10 @@ static void keep_asked(executor_t *self, asked_t *asked, const qr_batch_run_t *r
     for (uint32_t i = 0; i < asked->copy_count; i++)
         asked->copies[i] = (copy_t){run->copy_groups.data[i], qr_handle_index(run->copy_sources.data[i]),
                                     qr_handle_index(run->copy_targets.data[i]), run->copy_rows.data[i]};
-    asked->window_count = 0;
-    for (uint32_t i = 0; i < run->window_lanes.count; i++) {
-        uint32_t lane = lane_find(self, run->window_lanes.data[i]);
-        if (lane == UINT32_MAX) continue; /* it closed meanwhile */
-        asked->windows[asked->window_count++] =
-            (window_t){lane, run->window_groups.data[i], run->window_blocks.data[i], qr_handle_index(run->window_pages.data[i])};
-    }
+    asked->window_count = (uint32_t)run->window_lanes.count;
+    for (uint32_t i = 0; i < asked->window_count; i++)
+        asked->windows[i] = (window_t){run->window_lanes.data[i], run->window_groups.data[i], run->window_blocks.data[i],
+                                       qr_handle_index(run->window_pages.data[i]), 0};
 }
 
 static void on_batch_run(executor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -298,11 +296,20 @@ static void build_copies(executor_t *self, const asked_t *asked)
     }
 }
 
+/* New pages of windowed groups enter their lanes' tables; a batch may carry those of lanes that are not in it. */
+static void apply_windows(executor_t *self, const asked_t *asked)
+{
+    for (uint32_t i = 0; i < asked->window_count; i++) {
+        const window_t *w = &asked->windows[i];
+        uint32_t lane = QR_MUTANT(174) ? qr_handle_index(w->lane) % self->lanes_max : lane_find(self, w->lane);
+        if (lane != UINT32_MAX) table_of(self, lane, w->group)[w->block] = w->page;
+    }
+}
+
 static void build_batch(executor_t *self, const qr_given_t *given, const asked_t *asked)
 {
     uint32_t row = 0, logits = 0;
-    for (uint32_t i = 0; i < asked->window_count; i++)
-        table_of(self, asked->windows[i].lane, asked->windows[i].group)[asked->windows[i].block] = asked->windows[i].page;
+    apply_windows(self, asked);
     for (uint32_t i = 0; i < asked->lane_count; i++) {
         self->statuses[i] = 0;
         self->row_offsets[i] = row;

@@ -143,7 +143,8 @@ static inline void fake_run(group_t *g)
     bool fails = g->fail_one_in && qr_prng_one_in(&g->pump.prng, g->fail_one_in);
     if (g->batch_seen) g->batch_seen(g, b);
     for (uint32_t i = 0; i < b->window_count; i++)
-        g->lanes[qr_handle_index(b->window_lanes[i])].table[b->window_groups[i]][b->window_blocks[i]] = qr_handle_index(b->window_pages[i]);
+        if (g->lanes[qr_handle_index(b->window_lanes[i])].handle == b->window_lanes[i]) /* else it closed since, and another may be there */
+            g->lanes[qr_handle_index(b->window_lanes[i])].table[b->window_groups[i]][b->window_blocks[i]] = qr_handle_index(b->window_pages[i]);
     for (uint32_t i = 0; i < b->copy_count; i++)
         for (uint32_t r = 0; r < b->copy_rows[i]; r++)
             g->words[b->copy_groups[i]][qr_handle_index(b->copy_targets[i])][r] = g->words[b->copy_groups[i]][qr_handle_index(b->copy_sources[i])][r];

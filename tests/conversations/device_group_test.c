@@ -34,11 +34,14 @@ static void random_offers(group_t *g, qr_prng_t *prng, uint32_t count)
 {
     uint32_t tokens[PLACE_TOKENS];
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t length = (uint32_t)qr_prng_between(prng, 1, 60), shared = (uint32_t)qr_prng_below(prng, length + 1);
+        uint32_t length = (uint32_t)qr_prng_between(prng, 1, 60);
+        uint32_t shared = (uint32_t)qr_prng_below(prng, length + 1);
         family(tokens, length, (uint32_t)qr_prng_below(prng, 3));
         if (qr_prng_one_in(prng, 2))
             for (uint32_t k = shared; k < length; k++) tokens[k] = (uint32_t)qr_prng_below(prng, VOCABULARY - 1);
-        group_offer(g, qr_prng_one_in(prng, 2) ? ROUTER_A : ROUTER_B, tokens, length, (uint32_t)qr_prng_between(prng, 1, 40), (uint32_t)qr_prng_below(prng, 3));
+        uint64_t router = qr_prng_one_in(prng, 2) ? ROUTER_A : ROUTER_B; /* drawn one by one: compilers order arguments as they like */
+        uint32_t max_tokens = (uint32_t)qr_prng_between(prng, 1, 40), priority = (uint32_t)qr_prng_below(prng, 3);
+        group_offer(g, router, tokens, length, max_tokens, priority);
         for (uint64_t turns = qr_prng_below(prng, 60); turns > 0; turns--) {
             group_turn(g);
             if (qr_prng_one_in(prng, 150)) {
@@ -52,7 +55,10 @@ static void random_offers(group_t *g, qr_prng_t *prng, uint32_t count)
 /* Random worlds: shared and private prefixes, cancels, failing batches and lanes, small pools, windows. */
 static void run_worlds(uint32_t worlds, uint32_t window)
 {
-    for (uint64_t seed = 1; seed <= worlds; seed++) {
+    const char *first = getenv("WORLD"); /* one world, or more of them: WORLD=17 or WORLD=1-5000 */
+    const char *most = first ? strchr(first, '-') : NULL;
+    uint64_t begin = first ? strtoull(first, NULL, 10) : 1, end = most ? strtoull(most + 1, NULL, 10) : first ? begin : worlds;
+    for (uint64_t seed = begin; seed <= end; seed++) {
         qr_prng_t prng;
         printf("world %u\n", (unsigned)seed); /* the last one printed is the one that failed */
         qr_prng_init(&prng, seed * 77 + window);

@@ -328,6 +328,29 @@ static void test_window_pages_hold_from_their_batch_on(void **state)
     tear_down(&f);
 }
 
+/* A page that travels with somebody else's batch must not reach the lane that took the old one's place meanwhile. */
+static void test_window_pages_of_a_closed_lane_reach_nobody(void **state)
+{
+    (void)state;
+    fixture_t f = set_up();
+    uint64_t a = open_lane(&f, 0, 7), b = open_lane(&f, 1, 9), pages[8];
+    run(&f, 1, a, 3, 1);
+    SAY(f.e, SCHEDULER, batch_run, .batch = 2, .lanes = COLUMN64(a), .starts = COLUMN32(4), .row_counts = COLUMN32(1), .flags = COLUMN32(0),
+        .tokens = COLUMN32(3), .window_lanes = COLUMN64(b), .window_groups = COLUMN32(1), .window_blocks = COLUMN32(2), .window_pages = COLUMN64(33));
+    SAY(f.e, SCHEDULER, lane_close, .lane = b);
+    assert_int_equal(HEARD(f.e, lane_closed)->reason, 0);
+    for (uint32_t i = 0; i < 8; i++) pages[i] = i;
+    uint64_t c = qr_handle(1, 2);
+    SAY(f.e, SCHEDULER, lane_open, .lane = c, .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0), .pages = {pages, 8});
+    assert_int_equal(HEARD(f.e, lane_opened)->reason, 0);
+    work_until_said(&f);
+    work_until_said(&f);
+    run(&f, 3, c, 8, 1);
+    work_until_said(&f);
+    assert_int_equal(d.slots[1][0], 6 * 4);
+    tear_down(&f);
+}
+
 static void test_a_failed_batch_publishes_nothing_and_the_next_one_runs(void **state)
 {
     (void)state;
@@ -452,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_a_drawn_value_that_is_not_finite_fails_the_lane),
         cmocka_unit_test(test_a_lane_without_its_pages_is_not_run_past_its_table),
         cmocka_unit_test(test_window_pages_hold_from_their_batch_on),
+        cmocka_unit_test(test_window_pages_of_a_closed_lane_reach_nobody),
         cmocka_unit_test(test_a_failed_batch_publishes_nothing_and_the_next_one_runs),
         cmocka_unit_test(test_lanes_are_opened_and_closed_by_generation),
         cmocka_unit_test(test_batches_are_checked_before_they_are_queued),
