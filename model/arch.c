@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "model/refuse.h"
 
 /* ---- the descriptor of an architecture ------------------------------------------------------------------------------- */
@@ -358,7 +359,7 @@ static int tensors_check(reading_t *r)
         const tensor_row_t *row = &r->descriptor->tensors[i];
         for (uint32_t l = 0; l < (row->per_layer ? r->arch.layers : 1) && !status; l++) status = tensor_check(r, row, l, &used);
     }
-    if (status || used == qr_gguf_tensor_count(r->file)) return status;
+    if (status || used == qr_gguf_tensor_count(r->file) || QR_MUTANT(403)) return status;
     for (uint32_t i = 0; i < qr_gguf_tensor_count(r->file); i++)
         if (!tensor_known(r, qr_gguf_tensor(r->file, i)))
             return REFUSE(r, QR_E_UNSUPPORTED, "tensor %s is not used by architecture %s with llama.block_count %u",

@@ -2,12 +2,13 @@
 #include "model/attention_state.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 
 /* Position of the window among the sorted different ones; group_count grows when it is new. */
 static int window_add(qr_attention_state_t *state, uint32_t window)
 {
     uint32_t at = 0;
-    while (at < state->group_count && state->groups[at].window < window) at++;
+    while (at < state->group_count && (QR_MUTANT(412) ? state->groups[at].window != window : state->groups[at].window < window)) at++;
     if (at < state->group_count && state->groups[at].window == window) return 0;
     if (state->group_count == QR_GROUPS_MAX) return -QR_E_UNSUPPORTED;
     for (uint32_t i = state->group_count++; i > at; i--) state->groups[i].window = state->groups[i - 1].window;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "model/attention_state.h"
 #include "model/refuse.h"
 
@@ -323,7 +324,7 @@ static void queue_attention(qr_decoder_t *d, uint32_t layer)
                            .buffers = {&d->qkv, &d->pools[g], &d->pools[g], &d->positions, &d->row_offsets, &in->page_offsets, &in->first_blocks,
                                        &in->page_table, &d->y, &d->status},
                            .offsets = {0, k, v},
-                           .sizes = {d->row_count, a->heads, a->kv_heads, a->dim, d->lane_count, d->config.page_tokens, a->window[layer],
+                           .sizes = {d->row_count, a->heads, a->kv_heads, a->dim, d->lane_count, d->config.page_tokens, a->window[layer] - (QR_MUTANT(410) && a->window[layer]),
                                      d->longest[g]}});
 }
 
@@ -350,7 +351,7 @@ static void queue_feed_forward(qr_decoder_t *d, uint32_t layer, const qr_buffer_
 static void queue_batch(qr_decoder_t *d, const qr_batch_t *batch)
 {
     const qr_arch_t *a = &d->model->arch;
-    queue_copies(d, batch);
+    if (!QR_MUTANT(408)) queue_copies(d, batch);
     queue(d, (qr_launch_t){.kernel = QR_KERNEL_rope_table, .buffers = {&d->positions, &d->model->rope_steps, &d->rotation}, .sizes = {d->row_count, a->dim / 2}});
     queue(d, (qr_launch_t){.kernel = QR_KERNEL_embed,
                            .buffers = {&d->tokens, &d->model->embedding.buffer, &d->x},
@@ -484,7 +485,7 @@ static int batch_finish(qr_decoder_t *d)
     for (uint32_t r = 0; r < d->row_count; r++) d->host_status[r] = d->host_status[r] ? QR_E_NUMERIC : 0;
     for (uint32_t i = 0; i < d->logit_count; i++) {
         bool sound = logits_finite(qr_decoder_logits(d, i), d->model->vocabulary.count);
-        if (!sound || (d->trimmed && d->host_status_last[i])) d->host_status[d->host_rows[i]] = QR_E_NUMERIC;
+        if ((!sound || (d->trimmed && d->host_status_last[i])) && !QR_MUTANT(409)) d->host_status[d->host_rows[i]] = QR_E_NUMERIC;
     }
     return 0;
 }

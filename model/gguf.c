@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "base/utf8.h"
 #include "model/refuse.h"
 
@@ -296,6 +297,7 @@ static int tensors_place(qr_gguf_t *file)
         if (t->offset % file->alignment)
             return REFUSE(file, QR_E_FORMAT, "tensor %s: offset %llu is not a multiple of general.alignment %u", qr_shown(t->name).text,
                           (unsigned long long)t->offset, file->alignment);
+        if (QR_MUTANT(400)) continue;
         if (base > file->bytes || t->offset > file->bytes - base || t->bytes > file->bytes - base - t->offset)
             return REFUSE(file, QR_E_TRUNCATED, "tensor %s needs %llu bytes at %llu + %llu, the file has %llu", qr_shown(t->name).text,
                           (unsigned long long)t->bytes, (unsigned long long)base, (unsigned long long)t->offset, (unsigned long long)file->bytes);
@@ -345,7 +347,7 @@ static int entries_sort(qr_gguf_t *file)
     }
     qsort_r(file->entry_order, file->entry_count, sizeof(uint32_t), entry_order, file);
     for (uint32_t i = 1; i < file->entry_count; i++)
-        if (entry_order(&file->entry_order[i - 1], &file->entry_order[i], file) == 0)
+        if (entry_order(&file->entry_order[i - 1], &file->entry_order[i], file) == 0 && !QR_MUTANT(401))
             return REFUSE(file, QR_E_FORMAT, "key %s stands twice", qr_shown(file->entries[file->entry_order[i]].key).text);
     return 0;
 }
@@ -377,7 +379,7 @@ static int alignment_take(qr_gguf_t *file)
     if (entry->type != QR_GGUF_U32)
         return REFUSE(file, QR_E_FORMAT, "general.alignment is of type %s; u32 is supported", qr_gguf_type_name(entry->type));
     uint64_t value = qr_gguf_element_u64(entry, 0);
-    if (value == 0 || value > QR_GGUF_ALIGNMENT_MAX || (value & (value - 1)))
+    if ((value == 0 && !QR_MUTANT(402)) || value > QR_GGUF_ALIGNMENT_MAX || (value & (value - 1)))
         return REFUSE(file, QR_E_FORMAT, "general.alignment is %llu; powers of two from 1 to %d are supported", (unsigned long long)value,
                       QR_GGUF_ALIGNMENT_MAX);
     file->alignment = (uint32_t)value;

@@ -7,6 +7,7 @@
  *     HEAD_BITS of the largest; the rest is looked at when a rank or a sum falls behind it. */
 #include "model/sampler.h"
 
+#include "base/mutant.h"
 #include "base/params.h"
 #include "base/philox.h"
 
@@ -244,7 +245,7 @@ static uint32_t greedy(const draw_t *d)
     for (uint32_t block = 0; block < block_count(d->count); block++) {
         if (d->maxima[block] != d->most) continue;
         for (uint32_t i = block * BLOCK;; i++)
-            if (order_of(d->logits[i]) == d->most) return i;
+            if (order_of(d->logits[i]) == d->most && !(QR_MUTANT(406) && i < d->count - 1 && i % BLOCK < BLOCK - 1)) return i;
     }
     qr_unreachable("the largest of the maxima is one of them");
 }
@@ -253,7 +254,7 @@ static uint32_t greedy(const draw_t *d)
  * so it is asked for only when a rank or a sum lies behind the head. */
 static bool filters_apply(draw_t *d, const qr_sampling_t *s, uint64_t *ret_total)
 {
-    bool limited = s->top_k && s->top_k < d->count;
+    bool limited = (s->top_k || QR_MUTANT(407)) && s->top_k < d->count;
     if (limited && !d->whole && s->top_k > d->candidate_count) return false;
     uint64_t total = d->candidate_sum;
     if (limited && s->top_k < d->candidate_count) d->candidate_count = candidate_select(d->candidates, d->candidate_count, s->top_k - 1, true, &total) + 1;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "model/refuse.h"
 
 /* Token types of the format that matter here. */
@@ -160,7 +161,7 @@ int qr_vocabulary_read(qr_model_t *model, char *message, size_t message_bytes)
             memcpy(bytes + used, text.data, text.bytes);
             used += (uint32_t)text.bytes;
         }
-        if (type == TYPE_CONTROL || type == TYPE_UNKNOWN || type == TYPE_UNUSED) flags[t] = QR_TOKEN_SPECIAL;
+        if (type == TYPE_CONTROL || (type == TYPE_UNKNOWN && !QR_MUTANT(411)) || type == TYPE_UNUSED) flags[t] = QR_TOKEN_SPECIAL;
         if (type == TYPE_CONTROL && text_ends(text)) end_add(model, flags, t);
     }
     offsets[count] = used;

@@ -65,7 +65,7 @@ static void refused(const void *data, size_t count, int code, const char *word)
     assert_null(file);
     assert_non_null(strstr(message, "x.gguf: "));
     assert_null(strchr(message, '\n'));
-    if (!strstr(message, word)) print_error("expected '%s' in: %s\n", word, message);
+    if (!strstr(message, word)) print_error("another word is wanted in: %s\n", message);
     assert_non_null(strstr(message, word));
 }
 static void refused_bytes(const bytes_t *b, int code, const char *word) { refused(b->data, b->count, code, word); }
