@@ -23,8 +23,13 @@ QR_INLINE bool quantise_block(__m512 x0, __m512 x1, qr_activation_t *ret)
     sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
     int32_t low = _mm256_cvtsi256_si32(sums), high = _mm256_extract_epi32(sums, 4), sum = low + high;
     _mm256_storeu_si256((__m256i *)ret->q, q);
-    __m256i rest = _mm256_setr_epi32((int32_t)qr_float_bits(d), (int32_t)qr_float_bits(d * (float)sum), -128 * sum, -8 * sum, -32 * low, -32 * high, 0, 0);
-    _mm256_storeu_si256((__m256i *)&ret->d, rest);
+    ret->d = d; /* eight scalar stores: the shuffles that would join them are what this function has least of */
+    ret->ds = d * (float)sum;
+    ret->minus_128 = -128 * sum;
+    ret->minus_8 = -8 * sum;
+    ret->minus_32[0] = -32 * low;
+    ret->minus_32[1] = -32 * high;
+    ret->zero[0] = ret->zero[1] = 0;
     return false;
 }
 

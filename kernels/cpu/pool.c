@@ -17,7 +17,7 @@
 #include "base/error.h"
 
 enum {
-    SPINS = 4000,          /* pauses before the first yield: some tens of microseconds */
+    SPINS = 1000,          /* pauses before the first yield: some tens of microseconds */
     AWAKE_NS = 1000000,    /* idle this long: sleep */
     STALL_NS = 200000,     /* waiting longer than this and four pieces: a core was taken away */
     ALONE_LEAST_NS = 2000000, ALONE_MOST_NS = 100000000,

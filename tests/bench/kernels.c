@@ -263,11 +263,15 @@ static void bench_small(bench_t *b, uint32_t rows)
     qr_buffer_t steps = buffer_of(b, 32 * 8), tokens = buffer_of(b, rows * 4), positions = buffer_of(b, rows * 4);
     qr_weight_t embedding = weight_of(b, QR_FORMAT_Q8_0, 512, HIDDEN);
     for (uint32_t i = 0; i < rows; i++) ((int32_t *)slots.host)[i] = (int32_t)i;
+    for (uint32_t i = 0; i < rows * DIM / 2; i++) { /* rotations, so that repeated ones keep the size of what they rotate */
+        ((float *)table.host)[2 * i] = cosf((float)i);
+        ((float *)table.host)[2 * i + 1] = sinf((float)i);
+    }
     const struct { const char *what; qr_launch_t launch; } cases[] = {
         { "norm 576", { .kernel = QR_KERNEL_norm, .sizes = { rows, HIDDEN, 1 }, .scalars = { 1e-5f }, .buffers = { &x, &w, &y, &status } } },
         { "quantise 576", { .kernel = QR_KERNEL_quantise, .sizes = { rows, HIDDEN, 1 }, .buffers = { &x, &y, &status } } },
         { "gate 1536", { .kernel = QR_KERNEL_gate, .sizes = { rows, FORWARD, 1 }, .buffers = { &x, &y, &status } } },
-        { "rope_append 9/3 heads of 64", { .kernel = QR_KERNEL_rope_append, .sizes = { rows, HEADS, KV_HEADS, DIM, 0 }, .scalars = { 0 },
+        { "rope_append 9/3 heads of 64", { .kernel = QR_KERNEL_rope_append, .sizes = { rows, HEADS, KV_HEADS, DIM, 0 }, .scalars = { 1 },
                                            .buffers = { &x, &table, &slots, &k, &v, &status } } },
         { "rope_table 32 pairs", { .kernel = QR_KERNEL_rope_table, .sizes = { rows, 32 }, .buffers = { &positions, &steps, &y } } },
         { "embed Q8_0 576", { .kernel = QR_KERNEL_embed, .sizes = { rows, HIDDEN, 512, QR_FORMAT_Q8_0 }, .buffers = { &tokens, &embedding.buffer, &y } } },
