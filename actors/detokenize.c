@@ -6,7 +6,7 @@
 #include "base/mutant.h"
 #include "base/utf8.h"
 
-static const uint8_t replacement[3] = { 0xef, 0xbf, 0xbd }; /* U+FFFD */
+static const uint8_t replacement[3] = {0xef, 0xbf, 0xbd}; /* U+FFFD */
 
 /* ---- characters --------------------------------------------------------------------------------------------------- */
 

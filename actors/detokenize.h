@@ -18,10 +18,10 @@ enum { QR_DETOKENIZE_HELD_MAX = QR_STOP_BYTES_MAX + 8 };
 
 typedef struct qr_detokenize {
     uint32_t stop_count;
-    uint32_t held_count;    /* bytes of held */
-    uint32_t pending_count; /* bytes of pending */
-    uint32_t stopped;       /* 1 after a stop string */
-    uint8_t pending[8];     /* beginning of a character, at most 3 bytes */
+    uint32_t held_count;                     /* bytes of held */
+    uint32_t pending_count;                  /* bytes of pending */
+    uint32_t stopped;                        /* 1 after a stop string */
+    uint8_t pending[8];                      /* beginning of a character, at most 3 bytes */
     uint32_t stop_offsets[QR_STOPS_MAX + 2]; /* stop i is stops[stop_offsets[i] .. stop_offsets[i + 1]) */
     uint32_t matched[QR_STOPS_MAX];          /* bytes of stop i that the text ends in */
     uint8_t held[QR_DETOKENIZE_HELD_MAX];    /* text not given out: the longest of `matched` */
@@ -33,7 +33,8 @@ typedef struct qr_detokenize {
 #define QR_DETOKENIZE_ROOM(bytes) (3 * (uint64_t)(bytes) + QR_DETOKENIZE_HELD_MAX + 16)
 
 /* Begins a request whose text ends at any of the stop strings: stop i is the next stop_lengths[i] bytes of `stop`. state is zeroed first.
- * 0, -QR_E_LIMIT (too many, or one too long) or -QR_E_INVALID (an empty one, lengths that do not add up, not UTF-8); state is then unusable. */
+ * 0, -QR_E_LIMIT (too many, or one too long) or -QR_E_INVALID (an empty one, lengths that do not add up, not UTF-8); state is then
+ * unusable. */
 int qr_detokenize_init(qr_detokenize_t *state, qr_bytes_t stop, qr_u32s_t stop_lengths);
 
 /* Takes one token; writes what may be shown to out[capacity], capacity >= QR_DETOKENIZE_ROOM(its bytes). Returns the bytes written.

@@ -30,17 +30,18 @@
 
 enum {
     PROBES_MAX = 16,
-    TEXT_SCRATCH_MIN = 65536,       /* bytes of text one request_deltas carries at most, unless one token has more */
-    TOKENS_SCRATCH = 8192,          /* tokens one request_deltas carries at most */
-    MAX_TOKENS_DEFAULT = 1024,      /* without max_tokens, if the context has so many left */
-    USAGE_WAIT_US = 1000000,        /* after a stop string: most time to wait for the usage the router reports */
+    TEXT_SCRATCH_MIN = 65536,  /* bytes of text one request_deltas carries at most, unless one token has more */
+    TOKENS_SCRATCH = 8192,     /* tokens one request_deltas carries at most */
+    MAX_TOKENS_DEFAULT = 1024, /* without max_tokens, if the context has so many left */
+    USAGE_WAIT_US = 1000000,   /* after a stop string: most time to wait for the usage the router reports */
     RETRY_AFTER_MS = 1000
 };
 
 /* CLOSING: answered; waits for the router's answer. CLOSING_TEXT: answered; waits for text's. STOPPING: all text is out, the
  * finish is known, the router's answer brings the usage. */
 enum { FREE, ENCODING, PLACED, STOPPING, CLOSING, CLOSING_TEXT, STATES };
-static const uint8_t may_become[STATES] = { /* bit s: may become s */
+static const uint8_t may_become[STATES] = {
+    /* bit s: may become s */
     [FREE] = 1u << ENCODING | 1u << PLACED | 1u << FREE, /* FREE: refused before anything was asked */
     [ENCODING] = 1u << PLACED | 1u << CLOSING_TEXT | 1u << FREE,
     [PLACED] = 1u << STOPPING | 1u << CLOSING | 1u << FREE,
@@ -48,23 +49,23 @@ static const uint8_t may_become[STATES] = { /* bit s: may become s */
     [CLOSING] = 1u << FREE,
     [CLOSING_TEXT] = 1u << FREE,
 };
-static const char *const state_names[STATES] = { "free", "encoding", "placed", "stopping", "closing", "closing_text" };
+static const char *const state_names[STATES] = {"free", "encoding", "placed", "stopping", "closing", "closing_text"};
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
 typedef struct request {
-    uint64_t id;                /* 0 = free */
-    uint64_t asker, key;        /* who asked, under which name */
+    uint64_t id;         /* 0 = free */
+    uint64_t asker, key; /* who asked, under which name */
     uint64_t submitted_us, deadline_us;
     uint64_t usage_by_us;       /* STOPPING: when to answer without the router's numbers */
     uint64_t first_us, last_us; /* first and last token taken */
     uint64_t queue_us, prefill_us;
     uint64_t seed;
     uint32_t state, kind;
-    uint32_t finish;            /* STOPPING: what to answer */
+    uint32_t finish; /* STOPPING: what to answer */
     uint32_t prompt_tokens, max_tokens, taken, cached_tokens;
     uint32_t temperature_bits, top_p_bits, min_p_bits, top_k, priority;
-    uint32_t next_free;         /* free list */
+    uint32_t next_free; /* free list */
     uint32_t unused_word;
     uint8_t logprobs, ignore_eos, echo, tenant_salt_bytes, cache_salt_bytes, unused[3];
     uint8_t tenant_salt[QR_SALT_BYTES_MAX], cache_salt[QR_SALT_BYTES_MAX];
@@ -102,10 +103,7 @@ typedef struct deltas {
 } deltas_t;
 #pragma GCC diagnostic pop
 
-static request_t *request_at(const gateway_t *self, uint32_t index)
-{
-    return (request_t *)((uintptr_t)self + self->requests_at) + index;
-}
+static request_t *request_at(const gateway_t *self, uint32_t index) { return (request_t *)((uintptr_t)self + self->requests_at) + index; }
 static deltas_t *deltas_of(const gateway_t *self) { return (deltas_t *)((uintptr_t)self + self->deltas_at); }
 static uint8_t *text_of(const gateway_t *self) { return (uint8_t *)((uintptr_t)self + self->text_at); }
 static uint32_t *echo_of(const gateway_t *self) { return (uint32_t *)((uintptr_t)self + self->echo_at); }
@@ -158,8 +156,7 @@ static void release(gateway_t *self, request_t *r)
 static uint32_t longest_token(const qr_vocabulary_t *vocabulary)
 {
     uint32_t longest = 0;
-    for (uint32_t i = 0; i < vocabulary->count; i++)
-        longest = qr_max_u32(longest, vocabulary->offsets[i + 1] - vocabulary->offsets[i]);
+    for (uint32_t i = 0; i < vocabulary->count; i++) longest = qr_max_u32(longest, vocabulary->offsets[i + 1] - vocabulary->offsets[i]);
     return longest;
 }
 
@@ -173,8 +170,8 @@ static uint32_t capacity_of(const qr_given_t *given) { return (uint32_t)qr_min_u
 
 static uint64_t gateway_bytes(const qr_given_t *given)
 {
-    return qr_round_up(sizeof(gateway_t), 64) + qr_round_up(capacity_of(given) * sizeof(request_t), 64) + qr_round_up(sizeof(deltas_t), 64) +
-           text_capacity(given) + qr_round_up(4 * (uint64_t)given->layout.context_tokens, 64);
+    return qr_round_up(sizeof(gateway_t), 64) + qr_round_up(capacity_of(given) * sizeof(request_t), 64) +
+           qr_round_up(sizeof(deltas_t), 64) + text_capacity(given) + qr_round_up(4 * (uint64_t)given->layout.context_tokens, 64);
 }
 
 static void gateway_init(void *block, const qr_given_t *given, uint64_t address)
@@ -210,8 +207,12 @@ static void flush_deltas(gateway_t *self, qr_outbox_t *outbox)
     deltas_t *d = deltas_of(self);
     if (d->count) {
         qr_request_deltas_t body = {
-            .keys = {d->keys, d->count}, .text_lengths = {d->text_lengths, d->count}, .text = {text_of(self), d->text_count},
-            .token_counts = {d->token_counts, d->count}, .tokens = {d->tokens, d->token_count}, .logprob_bits = {d->logprob_bits, d->token_count},
+            .keys = {d->keys, d->count},
+            .text_lengths = {d->text_lengths, d->count},
+            .text = {text_of(self), d->text_count},
+            .token_counts = {d->token_counts, d->count},
+            .tokens = {d->tokens, d->token_count},
+            .logprob_bits = {d->logprob_bits, d->token_count},
         };
         qr_send(outbox, d->asker, request_deltas, &body);
     }
@@ -259,31 +260,48 @@ static void note_end(qr_outbox_t *outbox, const request_t *r, uint32_t finish, u
 static void answer_finished(gateway_t *self, request_t *r, uint32_t finish, uint32_t error, qr_outbox_t *outbox)
 {
     qr_request_finished_t body = {
-        .key = r->key, .finish = finish, .error = error, .prompt_tokens = r->prompt_tokens, .completion_tokens = r->taken,
-        .cached_tokens = r->cached_tokens, .seed = r->seed, .queue_us = r->queue_us, .prefill_us = r->prefill_us, .decode_us = r->last_us - r->first_us,
+        .key = r->key,
+        .finish = finish,
+        .error = error,
+        .prompt_tokens = r->prompt_tokens,
+        .completion_tokens = r->taken,
+        .cached_tokens = r->cached_tokens,
+        .seed = r->seed,
+        .queue_us = r->queue_us,
+        .prefill_us = r->prefill_us,
+        .decode_us = r->last_us - r->first_us,
     };
     if (self->echo_owner == index_of(self, r) + 1) body.prompt_ids = (qr_u32s_t){echo_of(self), self->echo_count};
     qr_send(outbox, r->asker, request_finished, &body);
-    if (finish == QR_FINISH_CANCELLED) self->cancelled++;
-    else if (finish == QR_FINISH_ERROR) self->failed++;
-    else self->finished++;
+    if (finish == QR_FINISH_CANCELLED)
+        self->cancelled++;
+    else if (finish == QR_FINISH_ERROR)
+        self->failed++;
+    else
+        self->finished++;
     note_end(outbox, r, finish, error);
 }
 
-static void refuse(gateway_t *self, uint64_t asker, uint64_t key, uint32_t reason, const char *param, qr_bytes_t text, uint32_t retry_after_ms,
-                   qr_outbox_t *outbox)
+static void refuse(gateway_t *self, uint64_t asker, uint64_t key, uint32_t reason, const char *param, qr_bytes_t text,
+                   uint32_t retry_after_ms, qr_outbox_t *outbox)
 {
     qr_request_refused_t body = {
-        .key = key, .reason = reason, .param = {(const uint8_t *)param, strlen(param)}, .text = text, .retry_after_ms = retry_after_ms,
+        .key = key,
+        .reason = reason,
+        .param = {(const uint8_t *)param, strlen(param)},
+        .text = text,
+        .retry_after_ms = retry_after_ms,
     };
     qr_send(outbox, asker, request_refused, &body);
     self->refused++;
     qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_refused, key, reason, retry_after_ms, 0);
 }
 
-static void refuse_with(gateway_t *self, uint64_t asker, uint64_t key, uint32_t reason, const char *param, const char *sentence, qr_outbox_t *outbox)
+static void refuse_with(gateway_t *self, uint64_t asker, uint64_t key, uint32_t reason, const char *param, const char *sentence,
+                        qr_outbox_t *outbox)
 {
-    uint32_t retry = reason == QR_E_BUSY || reason == QR_E_SHORTFALL || reason == QR_E_NO_WORKER || reason == QR_E_DRAINING ? RETRY_AFTER_MS : 0;
+    uint32_t retry =
+        reason == QR_E_BUSY || reason == QR_E_SHORTFALL || reason == QR_E_NO_WORKER || reason == QR_E_DRAINING ? RETRY_AFTER_MS : 0;
     refuse(self, asker, key, reason, param, (qr_bytes_t){(const uint8_t *)sentence, strlen(sentence)}, retry, outbox);
 }
 
@@ -355,14 +373,16 @@ static fault_t check_input(const qr_given_t *given, const qr_request_submit_t *b
     if (b->kind == QR_INPUT_TEXT) return fault(0, "", "");
     if (b->roles.count == 0) return fault(QR_E_INVALID, param, "there are no messages");
     if (b->roles.count > QR_CHAT_MESSAGES_MAX) return fault(QR_E_LIMIT, param, "there are more messages than this server takes");
-    if (b->roles.count != b->lengths.count || sum(b->lengths) != b->text.count) return fault(QR_E_INVALID, param, "the messages do not add up");
+    if (b->roles.count != b->lengths.count || sum(b->lengths) != b->text.count)
+        return fault(QR_E_INVALID, param, "the messages do not add up");
     return fault(0, "", "");
 }
 
 static fault_t check_sampling(const qr_request_submit_t *b)
 {
     const uint32_t one = 0x3f800000u, largest = 0x7f7fffffu;
-    if (!bits_within(b->temperature_bits, largest)) return fault(QR_E_INVALID, "temperature", "temperature must be a finite number, not below 0");
+    if (!bits_within(b->temperature_bits, largest))
+        return fault(QR_E_INVALID, "temperature", "temperature must be a finite number, not below 0");
     if (!bits_within(b->top_p_bits, one)) return fault(QR_E_INVALID, "top_p", "top_p must be between 0 and 1");
     if (!bits_within(b->min_p_bits, one)) return fault(QR_E_INVALID, "min_p", "min_p must be between 0 and 1");
     if (b->tenant_salt.count > QR_SALT_BYTES_MAX) return fault(QR_E_LIMIT, "tenant_salt", "the salt is too long");
@@ -440,9 +460,19 @@ static void place(gateway_t *self, request_t *r, qr_u32s_t tokens, uint64_t now_
     }
     turn(self, r, PLACED);
     qr_place_t body = {
-        .request_id = r->id, .tokens = tokens, .max_tokens = r->max_tokens, .temperature_bits = r->temperature_bits, .top_p_bits = r->top_p_bits,
-        .min_p_bits = r->min_p_bits, .top_k = r->top_k, .seed = r->seed, .logprobs = r->logprobs, .ignore_eos = r->ignore_eos,
-        .tenant_salt = {r->tenant_salt, r->tenant_salt_bytes}, .cache_salt = {r->cache_salt, r->cache_salt_bytes}, .priority = r->priority,
+        .request_id = r->id,
+        .tokens = tokens,
+        .max_tokens = r->max_tokens,
+        .temperature_bits = r->temperature_bits,
+        .top_p_bits = r->top_p_bits,
+        .min_p_bits = r->min_p_bits,
+        .top_k = r->top_k,
+        .seed = r->seed,
+        .logprobs = r->logprobs,
+        .ignore_eos = r->ignore_eos,
+        .tenant_salt = {r->tenant_salt, r->tenant_salt_bytes},
+        .cache_salt = {r->cache_salt, r->cache_salt_bytes},
+        .priority = r->priority,
         .budget_us = r->deadline_us - qr_min_u64(now_us, r->deadline_us - 1),
     };
     qr_send(outbox, self->router, place, &body);
@@ -495,7 +525,7 @@ static void on_request_submit(gateway_t *self, const qr_given_t *given, const qr
         return;
     }
     turn(self, r, ENCODING);
-    qr_text_encode_t ask = { .request_id = r->id, .kind = b->kind, .text = b->text, .roles = b->roles, .lengths = b->lengths };
+    qr_text_encode_t ask = {.request_id = r->id, .kind = b->kind, .text = b->text, .roles = b->roles, .lengths = b->lengths};
     qr_send(outbox, self->text, text_encode, &ask);
 }
 
@@ -507,8 +537,10 @@ static void on_text_encoded(gateway_t *self, const qr_given_t *given, const qr_m
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, b->request_id, message->type, 0, 0);
         return;
     }
-    if (r->state == CLOSING_TEXT) release(self, r);
-    else on_prompt(self, given, r, b->tokens, message->now_us, outbox);
+    if (r->state == CLOSING_TEXT)
+        release(self, r);
+    else
+        on_prompt(self, given, r, b->tokens, message->now_us, outbox);
     settle_drain(self, message->now_us, outbox);
 }
 
@@ -521,7 +553,7 @@ static void on_text_refused(gateway_t *self, const qr_message_t *message, qr_out
         return;
     }
     if (r->state == ENCODING) {
-        qr_request_refused_t body = { .key = r->key, .reason = b->reason, .param = b->param, .text = b->text };
+        qr_request_refused_t body = {.key = r->key, .reason = b->reason, .param = b->param, .text = b->text};
         qr_send(outbox, r->asker, request_refused, &body);
         self->refused++;
         note_end(outbox, r, QR_FINISH_REFUSED, b->reason);
@@ -533,8 +565,8 @@ static void on_text_refused(gateway_t *self, const qr_message_t *message, qr_out
 /* ---- tokens ------------------------------------------------------------------------------------------------------------ */
 
 /* Takes new tokens of one entry while scratch has room. true when a stop string ended the text. */
-static bool take_tokens(gateway_t *self, const qr_given_t *given, request_t *r, const uint32_t *tokens, const uint32_t *logprob_bits, uint32_t count,
-                        uint64_t now_us)
+static bool take_tokens(gateway_t *self, const qr_given_t *given, request_t *r, const uint32_t *tokens, const uint32_t *logprob_bits,
+                        uint32_t count, uint64_t now_us)
 {
     deltas_t *d = deltas_of(self);
     for (uint32_t i = 0; i < count; i++) {
@@ -564,7 +596,8 @@ static void stop_text(gateway_t *self, request_t *r, uint64_t now_us, qr_outbox_
 }
 
 /* One entry of `tokens`. Returns the index to acknowledge. */
-static uint32_t take_entry(gateway_t *self, const qr_given_t *given, const qr_tokens_t *b, uint64_t i, uint64_t at, uint64_t now_us, qr_outbox_t *outbox)
+static uint32_t take_entry(gateway_t *self, const qr_given_t *given, const qr_tokens_t *b, uint64_t i, uint64_t at, uint64_t now_us,
+                           qr_outbox_t *outbox)
 {
     uint32_t index = b->indexes.data[i], count = b->counts.data[i], end = index + count;
     request_t *r = find(self, b->request_ids.data[i]);
@@ -578,8 +611,7 @@ static uint32_t take_entry(gateway_t *self, const qr_given_t *given, const qr_to
             stop_text(self, r, now_us, outbox);
             return end;
         }
-        if (r->taken == end && b->finishes.data[i])
-            add_text(self, qr_detokenize_finish(&r->detokenize, text_end(self), text_room(self)));
+        if (r->taken == end && b->finishes.data[i]) add_text(self, qr_detokenize_finish(&r->detokenize, text_end(self), text_room(self)));
     }
     return qr_max_u32(r->taken, index);
 }
@@ -607,7 +639,7 @@ static void on_tokens(gateway_t *self, const qr_given_t *given, const qr_message
         at += b->counts.data[i];
     }
     flush_deltas(self, outbox);
-    qr_tokens_taken_t taken = { .request_ids = {d->taken_ids, n}, .attempts = {d->taken_attempts, n}, .indexes = {d->taken_indexes, n} };
+    qr_tokens_taken_t taken = {.request_ids = {d->taken_ids, n}, .attempts = {d->taken_attempts, n}, .indexes = {d->taken_indexes, n}};
     qr_send(outbox, message->from, tokens_taken, &taken);
 }
 
@@ -626,7 +658,8 @@ static void on_place_ended(gateway_t *self, const qr_message_t *message, qr_outb
     r->prefill_us = b->prefill_us;
     if (r->state == STOPPING) answer_finished(self, r, r->finish, 0, outbox);
     if (r->state == PLACED) {
-        if (b->finish == QR_FINISH_ERROR || b->finish == QR_FINISH_REFUSED) answer_error(self, r, b->error, 0, outbox);
+        if (b->finish == QR_FINISH_ERROR || b->finish == QR_FINISH_REFUSED)
+            answer_error(self, r, b->error, 0, outbox);
         else {
             flush_text(self, r, outbox);
             uint32_t finish = r->detokenize.stopped ? QR_FINISH_STOP : b->finish;
@@ -680,11 +713,13 @@ static void on_alarm(gateway_t *self, uint64_t now_us, qr_outbox_t *outbox)
             if (now_us >= r->usage_by_us) {
                 answer_finished(self, r, r->finish, 0, outbox);
                 turn(self, r, CLOSING);
-            } else next_us = qr_min_u64(next_us, r->usage_by_us);
+            } else
+                next_us = qr_min_u64(next_us, r->usage_by_us);
         } else if (now_us >= r->deadline_us && !QR_MUTANT(216)) {
             answer_error(self, r, QR_E_DEADLINE, 0, outbox);
             abandon(self, r, QR_FINISH_CANCELLED, outbox);
-        } else next_us = qr_min_u64(next_us, r->deadline_us);
+        } else
+            next_us = qr_min_u64(next_us, r->deadline_us);
     }
     settle_drain(self, now_us, outbox);
     outbox->alarm_us = qr_min_u64(next_us, self->drain_by_us);
@@ -754,10 +789,12 @@ enum {
 
 static void on_metrics_read(const gateway_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
-    const uint32_t ids[] = { METRIC_requests_submitted_total, METRIC_requests_finished_total, METRIC_requests_refused_total,
-                             METRIC_requests_cancelled_total, METRIC_requests_failed_total, METRIC_requests_open, METRIC_slow_clients_total };
-    const uint64_t values[] = { self->submitted, self->finished, self->refused, self->cancelled, self->failed, self->open, self->slow_clients };
-    qr_metrics_t body = { .ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)} };
+    const uint32_t ids[] = {METRIC_requests_submitted_total, METRIC_requests_finished_total, METRIC_requests_refused_total,
+                            METRIC_requests_cancelled_total, METRIC_requests_failed_total,   METRIC_requests_open,
+                            METRIC_slow_clients_total};
+    const uint64_t values[] = {self->submitted, self->finished, self->refused,     self->cancelled,
+                               self->failed,    self->open,     self->slow_clients};
+    qr_metrics_t body = {.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}};
     qr_send(outbox, message->from, metrics, &body);
 }
 
@@ -789,7 +826,7 @@ static void gateway_handle(void *block, const qr_given_t *given, const qr_messag
 
 static void check_request(const qr_given_t *given, const request_t *r, uint32_t index)
 {
-    qr_assert(r->state < STATES && (r->id & 0xffff) == index);                              /* G3 */
+    qr_assert(r->state < STATES && (r->id & 0xffff) == index); /* G3 */
     qr_assert(r->asker && r->detokenize.held_count <= QR_DETOKENIZE_HELD_MAX && r->detokenize.pending_count <= 3);
     if (r->state == PLACED || r->state == STOPPING)
         qr_assert(r->prompt_tokens && r->max_tokens && r->prompt_tokens + r->max_tokens <= given->layout.context_tokens + 1);
@@ -812,8 +849,8 @@ static void gateway_check(const void *block, const qr_given_t *given)
         check_request(given, r, i);
     }
     for (uint32_t i = self->free_head; i < self->capacity; i = request_at(self, i)->next_free) free_count++;
-    qr_assert(open == self->open && encodes == self->encodes && places == self->places);    /* G2, G5 */
-    qr_assert(free_count + open == self->capacity && encodes + places == open);             /* G5 */
+    qr_assert(open == self->open && encodes == self->encodes && places == self->places); /* G2, G5 */
+    qr_assert(free_count + open == self->capacity && encodes + places == open);          /* G5 */
     const deltas_t *d = deltas_of(self);
     qr_assert(d->count == 0 && d->token_count == 0 && d->text_count == 0);
     qr_assert(self->echo_owner == 0 || request_at(self, self->echo_owner - 1)->echo);

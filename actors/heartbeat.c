@@ -21,16 +21,16 @@ enum { LATE_BEATS = 3 }; /* an alarm later than so many beats means that this th
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
 typedef struct peer {
-    uint64_t address;               /* its heartbeat */
-    uint64_t node_epoch, sequence;  /* of its newest beat; epoch 0 = never heard */
-    uint64_t heard_us;              /* when */
-    uint32_t state;                 /* QR_STATE_* it says; QR_STATE_DOWN while silent or never heard */
+    uint64_t address;              /* its heartbeat */
+    uint64_t node_epoch, sequence; /* of its newest beat; epoch 0 = never heard */
+    uint64_t heard_us;             /* when */
+    uint32_t state;                /* QR_STATE_* it says; QR_STATE_DOWN while silent or never heard */
     uint32_t unused;
 } peer_t;
 
 typedef struct local {
-    uint64_t worker;                /* address; 0 = free */
-    uint64_t received_us;           /* when observation was received; its age_us is of that moment */
+    uint64_t worker;      /* address; 0 = free */
+    uint64_t received_us; /* when observation was received; its age_us is of that moment */
     uint64_t worker_epoch, sequence, age_us, tokens_queued, prefill_row_ns, prefill_samples, step_us, step_samples;
     uint32_t state, lanes_max, requests_open, context_tokens, pages_free, pages_pool;
     uint8_t fingerprint[32];
@@ -38,14 +38,14 @@ typedef struct local {
 
 typedef struct heartbeat {
     uint64_t address, epoch, sequence;
-    uint64_t beat_us, down_us;      /* configuration */
+    uint64_t beat_us, down_us; /* configuration */
     uint64_t next_beat_us;
     uint64_t peers_down_total;
     uint64_t routers[QR_PARTNERS_MAX], workers[QR_PARTNERS_MAX]; /* of this node */
     peer_t peers[QR_NODES_MAX];
     local_t locals[QR_PARTNERS_MAX];
     uint32_t router_count, worker_count, peer_count, local_count;
-    uint32_t state;                 /* QR_STATE_* of this node */
+    uint32_t state; /* QR_STATE_* of this node */
     uint32_t unused;
 } heartbeat_t;
 #pragma GCC diagnostic pop
@@ -95,10 +95,21 @@ static void on_start(heartbeat_t *self, const qr_message_t *message, qr_outbox_t
 static qr_observation_t aged(const heartbeat_t *self, const local_t *l, uint64_t now_us)
 {
     qr_observation_t body = {
-        .worker = l->worker, .worker_epoch = l->worker_epoch, .sequence = l->sequence, .age_us = l->age_us + (now_us - qr_min_u64(l->received_us, now_us)),
-        .state = (uint8_t)l->state, .lanes_max = l->lanes_max, .requests_open = l->requests_open, .tokens_queued = l->tokens_queued,
-        .context_tokens = l->context_tokens, .pages_free = l->pages_free, .pages_pool = l->pages_pool, .prefill_row_ns = l->prefill_row_ns,
-        .prefill_samples = l->prefill_samples, .step_us = l->step_us, .step_samples = l->step_samples,
+        .worker = l->worker,
+        .worker_epoch = l->worker_epoch,
+        .sequence = l->sequence,
+        .age_us = l->age_us + (now_us - qr_min_u64(l->received_us, now_us)),
+        .state = (uint8_t)l->state,
+        .lanes_max = l->lanes_max,
+        .requests_open = l->requests_open,
+        .tokens_queued = l->tokens_queued,
+        .context_tokens = l->context_tokens,
+        .pages_free = l->pages_free,
+        .pages_pool = l->pages_pool,
+        .prefill_row_ns = l->prefill_row_ns,
+        .prefill_samples = l->prefill_samples,
+        .step_us = l->step_us,
+        .step_samples = l->step_samples,
     };
     memcpy(body.fingerprint.bytes, l->fingerprint, 32);
     if (QR_MUTANT(231)) body.age_us = l->age_us;
@@ -127,10 +138,22 @@ static local_t *find_local(heartbeat_t *self, uint64_t worker)
 static void keep(local_t *l, const qr_observation_t *b, uint64_t now_us)
 {
     *l = (local_t){
-        .worker = b->worker, .received_us = now_us, .worker_epoch = b->worker_epoch, .sequence = b->sequence, .age_us = b->age_us,
-        .tokens_queued = b->tokens_queued, .prefill_row_ns = b->prefill_row_ns, .prefill_samples = b->prefill_samples, .step_us = b->step_us,
-        .step_samples = b->step_samples, .state = b->state, .lanes_max = b->lanes_max, .requests_open = b->requests_open,
-        .context_tokens = b->context_tokens, .pages_free = b->pages_free, .pages_pool = b->pages_pool,
+        .worker = b->worker,
+        .received_us = now_us,
+        .worker_epoch = b->worker_epoch,
+        .sequence = b->sequence,
+        .age_us = b->age_us,
+        .tokens_queued = b->tokens_queued,
+        .prefill_row_ns = b->prefill_row_ns,
+        .prefill_samples = b->prefill_samples,
+        .step_us = b->step_us,
+        .step_samples = b->step_samples,
+        .state = b->state,
+        .lanes_max = b->lanes_max,
+        .requests_open = b->requests_open,
+        .context_tokens = b->context_tokens,
+        .pages_free = b->pages_free,
+        .pages_pool = b->pages_pool,
     };
     memcpy(l->fingerprint, b->fingerprint.bytes, 32);
 }
@@ -169,7 +192,7 @@ static peer_t *find_peer(heartbeat_t *self, uint64_t address)
 static void declare_down(heartbeat_t *self, peer_t *peer, uint64_t silence_us, qr_outbox_t *outbox)
 {
     uint32_t node = qr_address_node(peer->address);
-    qr_peer_down_t body = { .node = node, .node_epoch = peer->node_epoch, .silence_us = silence_us };
+    qr_peer_down_t body = {.node = node, .node_epoch = peer->node_epoch, .silence_us = silence_us};
     peer->state = QR_STATE_DOWN;
     self->peers_down_total++;
     qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_peer_down, 0, node, peer->node_epoch, silence_us);
@@ -217,7 +240,8 @@ static void on_link_down(heartbeat_t *self, const qr_message_t *message)
 static void send_beats(heartbeat_t *self, uint64_t now_us, qr_outbox_t *outbox)
 {
     if (self->peer_count) self->sequence++;
-    qr_beat_t body = { .node = qr_address_node(self->address), .node_epoch = self->epoch, .sequence = self->sequence, .state = (uint8_t)self->state };
+    qr_beat_t body = {
+        .node = qr_address_node(self->address), .node_epoch = self->epoch, .sequence = self->sequence, .state = (uint8_t)self->state};
     for (uint32_t i = 0; i < self->peer_count; i++) qr_send(outbox, self->peers[i].address, beat, &body);
     for (uint32_t i = 0; i < self->local_count && self->peer_count; i++) {
         const local_t *l = &self->locals[i];
@@ -251,7 +275,8 @@ static void on_drain(heartbeat_t *self, const qr_message_t *message, qr_outbox_t
 {
     self->state = QR_STATE_DRAINING;
     for (uint32_t i = 0; i < self->local_count; i++)
-        if (qr_address_node(self->locals[i].worker) == qr_address_node(self->address)) pass_on(self, &self->locals[i], message->now_us, outbox);
+        if (qr_address_node(self->locals[i].worker) == qr_address_node(self->address))
+            pass_on(self, &self->locals[i], message->now_us, outbox);
     qr_send(outbox, message->from, drained, &(qr_drained_t){0});
 }
 
@@ -259,7 +284,8 @@ static void on_stop(heartbeat_t *self, const qr_message_t *message, qr_outbox_t 
 {
     self->state = QR_STATE_DOWN;
     self->sequence++;
-    qr_beat_t body = { .node = qr_address_node(self->address), .node_epoch = self->epoch, .sequence = self->sequence, .state = QR_STATE_DOWN };
+    qr_beat_t body = {
+        .node = qr_address_node(self->address), .node_epoch = self->epoch, .sequence = self->sequence, .state = QR_STATE_DOWN};
     for (uint32_t i = 0; i < self->peer_count; i++) qr_send(outbox, self->peers[i].address, beat, &body);
     self->next_beat_us = outbox->alarm_us = QR_NEVER_US;
     qr_send(outbox, message->from, stopped, &(qr_stopped_t){0});
@@ -275,8 +301,8 @@ static void on_metrics_read(const heartbeat_t *self, const qr_message_t *message
 {
     uint64_t up = 0;
     for (uint32_t i = 0; i < self->peer_count; i++) up += self->peers[i].state != QR_STATE_DOWN;
-    const uint32_t ids[] = { METRIC_peers_up, METRIC_peers_down_total };
-    const uint64_t values[] = { up, self->peers_down_total };
+    const uint32_t ids[] = {METRIC_peers_up, METRIC_peers_down_total};
+    const uint64_t values[] = {up, self->peers_down_total};
     qr_send(outbox, message->from, metrics, &(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}});
 }
 

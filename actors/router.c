@@ -33,8 +33,8 @@ enum {
     NO_WORKER_WAIT_US = 1000000, /* most time a request waits for a worker to be seen */
     FRESH_SILENCES = 2,          /* an observation older than so many times peer_down_ms does not count */
     RETRY_AFTER_MS = 1000,
-    ARENA_TOKENS = 1 << 19,      /* prompt tokens kept at once, or two contexts if that is more */
-    PREFILL_ROW_NS = 1000000,    /* assumed while a worker has measured nothing */
+    ARENA_TOKENS = 1 << 19,   /* prompt tokens kept at once, or two contexts if that is more */
+    PREFILL_ROW_NS = 1000000, /* assumed while a worker has measured nothing */
     STEP_US = 20000
 };
 #define NONE UINT32_MAX
@@ -49,34 +49,34 @@ static const uint8_t may_become[STATES] = {
     [RUNNING] = 1u << ENDING | 1u << FREE,
     [ENDING] = 1u << FREE,
 };
-static const char *const state_names[STATES] = { "free", "waiting", "offered", "running", "ending" };
+static const char *const state_names[STATES] = {"free", "waiting", "offered", "running", "ending"};
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
 typedef struct worker {
-    uint64_t address;           /* 0 = free entry */
-    uint64_t epoch, sequence;   /* of the newest observation */
-    uint64_t observed_us;       /* when it was true, on this clock */
+    uint64_t address;         /* 0 = free entry */
+    uint64_t epoch, sequence; /* of the newest observation */
+    uint64_t observed_us;     /* when it was true, on this clock */
     uint64_t tokens_queued, prefill_row_ns, prefill_samples, step_us, step_samples;
-    uint64_t rows_since;        /* prompt rows offered since that observation */
-    uint32_t known;             /* 1: an observation counts; 0: none yet, or its node went down */
+    uint64_t rows_since; /* prompt rows offered since that observation */
+    uint32_t known;      /* 1: an observation counts; 0: none yet, or its node went down */
     uint32_t state, requests_open, context_tokens;
     uint32_t offers_open, cancels_open, probes_open; /* credit */
-    uint32_t live;              /* requests here that may still be cancelled */
+    uint32_t live;                                   /* requests here that may still be cancelled */
 } worker_t;
 
 typedef struct request {
-    uint64_t id;                /* 0 = free */
-    uint64_t tried;             /* bit w: worker w has been offered this request */
-    uint64_t by_us;             /* WAITING, OFFERED: when to give up */
-    uint64_t budget_by_us;      /* deadline of the whole request; QR_NEVER_US = none */
+    uint64_t id;           /* 0 = free */
+    uint64_t tried;        /* bit w: worker w has been offered this request */
+    uint64_t by_us;        /* WAITING, OFFERED: when to give up */
+    uint64_t budget_by_us; /* deadline of the whole request; QR_NEVER_US = none */
     uint64_t seed, queue_us, prefill_us;
     uint32_t state, attempt, worker;
-    uint32_t next;              /* generated index expected from the worker */
-    uint32_t count, sent;       /* tokens kept for the gateway; of these on their way to it */
-    uint32_t queued;            /* 1: in the queue of requests with something for the gateway */
-    uint32_t cancel_finish;     /* not 0: the gateway wants it ended so */
-    uint32_t cancel_sent;       /* 1: offer_cancel of this attempt is on its way */
+    uint32_t next;                         /* generated index expected from the worker */
+    uint32_t count, sent;                  /* tokens kept for the gateway; of these on their way to it */
+    uint32_t queued;                       /* 1: in the queue of requests with something for the gateway */
+    uint32_t cancel_finish;                /* not 0: the gateway wants it ended so */
+    uint32_t cancel_sent;                  /* 1: offer_cancel of this attempt is on its way */
     uint32_t finish, error, cached_tokens; /* of the end, once it is known */
     uint32_t reason, retry_after_ms;       /* the most telling refusal so far */
     uint32_t prompt_at, prompt_count;      /* in the arena; prompt_at NONE = not kept */
@@ -117,10 +117,7 @@ typedef struct columns {
 } columns_t;
 #pragma GCC diagnostic pop
 
-static request_t *request_at(const router_t *self, uint32_t index)
-{
-    return (request_t *)((uintptr_t)self + self->requests_at) + index;
-}
+static request_t *request_at(const router_t *self, uint32_t index) { return (request_t *)((uintptr_t)self + self->requests_at) + index; }
 static columns_t *columns_of(const router_t *self) { return (columns_t *)((uintptr_t)self + self->columns_at); }
 static uint32_t *arena_of(const router_t *self) { return (uint32_t *)((uintptr_t)self + self->arena_at); }
 static uint32_t index_of(const router_t *self, const request_t *r) { return (uint32_t)(r - request_at(self, 0)); }
@@ -150,10 +147,14 @@ static void turn(request_t *r, uint32_t state)
 static void arena_remove(router_t *self, request_t *r)
 {
     if (r->prompt_at == NONE) return;
-    if (r->arena_previous == NONE) self->arena_first = r->arena_next;
-    else request_at(self, r->arena_previous)->arena_next = r->arena_next;
-    if (r->arena_next == NONE) self->arena_last = r->arena_previous;
-    else request_at(self, r->arena_next)->arena_previous = r->arena_previous;
+    if (r->arena_previous == NONE)
+        self->arena_first = r->arena_next;
+    else
+        request_at(self, r->arena_previous)->arena_next = r->arena_next;
+    if (r->arena_next == NONE)
+        self->arena_last = r->arena_previous;
+    else
+        request_at(self, r->arena_next)->arena_previous = r->arena_previous;
     self->arena_kept -= r->prompt_count;
     r->prompt_at = NONE;
     const request_t *last = self->arena_last == NONE ? NULL : request_at(self, self->arena_last);
@@ -182,8 +183,10 @@ static void arena_keep(router_t *self, request_t *r, qr_u32s_t tokens)
     r->prompt_count = (uint32_t)tokens.count;
     r->arena_next = NONE;
     r->arena_previous = self->arena_last;
-    if (self->arena_last == NONE) self->arena_first = index;
-    else request_at(self, self->arena_last)->arena_next = index;
+    if (self->arena_last == NONE)
+        self->arena_first = index;
+    else
+        request_at(self, self->arena_last)->arena_next = index;
     self->arena_last = index;
     self->arena_used += r->prompt_count;
     self->arena_kept += r->prompt_count;
@@ -202,8 +205,8 @@ static uint32_t arena_tokens_of(const qr_given_t *given)
 
 static uint64_t router_bytes(const qr_given_t *given)
 {
-    return qr_round_up(sizeof(router_t), 64) + qr_round_up(capacity_of(given) * sizeof(request_t), 64) + qr_round_up(sizeof(columns_t), 64) +
-           qr_round_up(4 * (uint64_t)arena_tokens_of(given), 64);
+    return qr_round_up(sizeof(router_t), 64) + qr_round_up(capacity_of(given) * sizeof(request_t), 64) +
+           qr_round_up(sizeof(columns_t), 64) + qr_round_up(4 * (uint64_t)arena_tokens_of(given), 64);
 }
 
 static void router_init(void *block, const qr_given_t *given, uint64_t address)
@@ -270,8 +273,13 @@ static void release(router_t *self, request_t *r)
 static void answer_ended(router_t *self, request_t *r, uint32_t finish, uint32_t error, qr_outbox_t *outbox)
 {
     qr_place_ended_t body = {
-        .request_id = r->id, .finish = finish, .error = error, .completion_tokens = r->next, .cached_tokens = r->cached_tokens,
-        .queue_us = r->queue_us, .prefill_us = r->prefill_us,
+        .request_id = r->id,
+        .finish = finish,
+        .error = error,
+        .completion_tokens = r->next,
+        .cached_tokens = r->cached_tokens,
+        .queue_us = r->queue_us,
+        .prefill_us = r->prefill_us,
     };
     qr_send(outbox, self->gateway, place_ended, &body);
     release(self, r);
@@ -279,7 +287,8 @@ static void answer_ended(router_t *self, request_t *r, uint32_t finish, uint32_t
 
 static void answer_refused(router_t *self, request_t *r, uint32_t reason, uint32_t retry_after_ms, qr_outbox_t *outbox)
 {
-    qr_send(outbox, self->gateway, place_refused, &(qr_place_refused_t){.request_id = r->id, .reason = reason, .retry_after_ms = retry_after_ms});
+    qr_send(outbox, self->gateway, place_refused,
+            &(qr_place_refused_t){.request_id = r->id, .reason = reason, .retry_after_ms = retry_after_ms});
     release(self, r);
 }
 
@@ -295,8 +304,10 @@ static void enqueue(router_t *self, request_t *r)
 static void settle_end(router_t *self, request_t *r, qr_outbox_t *outbox)
 {
     if (r->state != ENDING || r->count || r->queued) return;
-    if (r->finish == QR_FINISH_REFUSED && r->next == 0) answer_refused(self, r, r->error, r->error == QR_E_BUSY ? RETRY_AFTER_MS : 0, outbox);
-    else answer_ended(self, r, r->finish, r->error, outbox);
+    if (r->finish == QR_FINISH_REFUSED && r->next == 0)
+        answer_refused(self, r, r->error, r->error == QR_E_BUSY ? RETRY_AFTER_MS : 0, outbox);
+    else
+        answer_ended(self, r, r->finish, r->error, outbox);
 }
 
 /* The worker's part is over. */
@@ -318,7 +329,8 @@ static uint64_t multiply(uint64_t a, uint64_t b)
 }
 static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
 
-/* Predicted time to first token in microseconds: the rows waiting there, the prompt's rows, one step. Saturates: observations come from outside. */
+/* Predicted time to first token in microseconds: the rows waiting there, the prompt's rows, one step. Saturates: observations come from
+ * outside. */
 static uint64_t score_us(const worker_t *w, uint64_t rows)
 {
     uint64_t row_ns = w->prefill_samples ? w->prefill_row_ns : PREFILL_ROW_NS;
@@ -374,11 +386,24 @@ static void offer(router_t *self, const qr_given_t *given, request_t *r, uint32_
     w->rows_since = add(w->rows_since, r->prompt_count);
     self->offers++;
     qr_offer_t body = {
-        .request_id = r->id, .attempt = r->attempt, .generated_from = r->prompt_count, .tokens = {arena_of(self) + r->prompt_at, r->prompt_count},
-        .max_tokens = r->max_tokens, .temperature_bits = r->temperature_bits, .top_p_bits = r->top_p_bits, .min_p_bits = r->min_p_bits,
-        .top_k = r->top_k, .seed = r->seed, .logprobs = r->logprobs, .ignore_eos = r->ignore_eos,
-        .tenant_salt = {r->tenant_salt, r->tenant_salt_bytes}, .cache_salt = {r->cache_salt, r->cache_salt_bytes}, .priority = r->priority,
-        .budget_us = r->budget_by_us == QR_NEVER_US ? 0 : r->budget_by_us > now_us ? r->budget_by_us - now_us : 1,
+        .request_id = r->id,
+        .attempt = r->attempt,
+        .generated_from = r->prompt_count,
+        .tokens = {arena_of(self) + r->prompt_at, r->prompt_count},
+        .max_tokens = r->max_tokens,
+        .temperature_bits = r->temperature_bits,
+        .top_p_bits = r->top_p_bits,
+        .min_p_bits = r->min_p_bits,
+        .top_k = r->top_k,
+        .seed = r->seed,
+        .logprobs = r->logprobs,
+        .ignore_eos = r->ignore_eos,
+        .tenant_salt = {r->tenant_salt, r->tenant_salt_bytes},
+        .cache_salt = {r->cache_salt, r->cache_salt_bytes},
+        .priority = r->priority,
+        .budget_us = r->budget_by_us == QR_NEVER_US ? 0
+                     : r->budget_by_us > now_us     ? r->budget_by_us - now_us
+                                                    : 1,
     };
     qr_send(outbox, w->address, offer, &body);
     qr_outbox_alarm(outbox, r->by_us);
@@ -474,7 +499,8 @@ static void on_place(router_t *self, const qr_given_t *given, const qr_message_t
     const qr_place_t *b = &message->body.place;
     uint32_t reason = check_place(self, given, b);
     if (reason) {
-        qr_place_refused_t refused = { .request_id = b->request_id, .reason = reason, .retry_after_ms = reason == QR_E_BUSY ? RETRY_AFTER_MS : 0 };
+        qr_place_refused_t refused = {
+            .request_id = b->request_id, .reason = reason, .retry_after_ms = reason == QR_E_BUSY ? RETRY_AFTER_MS : 0};
         qr_send(outbox, message->from, place_refused, &refused);
         return;
     }
@@ -572,7 +598,8 @@ static void on_offer_cancelled(router_t *self, const qr_message_t *message, qr_o
     settle_drain(self, message->now_us, outbox);
 }
 
-/* ---- tokens --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t sum(qr_u32s_t column)
 {
@@ -584,7 +611,8 @@ static uint64_t sum(qr_u32s_t column)
 static bool tokens_add_up(const qr_tokens_t *b)
 {
     uint64_t n = b->request_ids.count;
-    if (n > QR_REQUESTS_MAX || b->attempts.count != n || b->indexes.count != n || b->counts.count != n || b->finishes.count != n || b->errors.count != n)
+    if (n > QR_REQUESTS_MAX || b->attempts.count != n || b->indexes.count != n || b->counts.count != n || b->finishes.count != n ||
+        b->errors.count != n)
         return false;
     if ((b->cached_tokens.count && b->cached_tokens.count != n) || (b->queue_us.count && b->queue_us.count != n) ||
         (b->prefill_us.count && b->prefill_us.count != n))
@@ -596,7 +624,8 @@ static bool tokens_add_up(const qr_tokens_t *b)
 static void keep_tokens(request_t *r, const uint32_t *tokens, const uint32_t *logprob_bits, uint32_t count)
 {
     uint32_t fit = qr_min_u32(count, UNDELIVERED_MAX - r->count);
-    if (r->cancel_finish) fit = count; /* counted, not kept */
+    if (r->cancel_finish)
+        fit = count; /* counted, not kept */
     else {
         memcpy(r->tokens + r->count, tokens, 4 * (size_t)fit);
         memcpy(r->logprob_bits + r->count, logprob_bits, 4 * (size_t)fit);
@@ -612,7 +641,8 @@ static uint32_t take_entry(router_t *self, const qr_tokens_t *b, uint64_t i, uin
     request_t *r = find(self, b->request_ids.data[i]);
     bool current = r && (r->state == OFFERED || r->state == RUNNING) && r->worker == worker;
     if (!current || (r->attempt != b->attempts.data[i] && !QR_MUTANT(221))) { /* R2 */
-        qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_stale, b->request_ids.data[i], QR_MESSAGE_tokens, b->attempts.data[i], r ? r->attempt : 0);
+        qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_stale, b->request_ids.data[i], QR_MESSAGE_tokens, b->attempts.data[i],
+                       r ? r->attempt : 0);
         return NONE;
     }
     if (r->state == OFFERED) accept(self, r); /* who sends tokens has accepted */
@@ -662,9 +692,17 @@ static void deliver(router_t *self, qr_outbox_t *outbox)
     }
     columns_t *c = columns_of(self);
     qr_tokens_t body = {
-        .request_ids = {c->ids, n}, .attempts = {c->attempts, n}, .indexes = {c->indexes, n}, .counts = {c->counts, n}, .tokens = {c->tokens, tokens},
-        .logprob_bits = {c->logprob_bits, tokens}, .finishes = {c->finishes, n}, .errors = {c->errors, n}, .cached_tokens = {c->cached, n},
-        .queue_us = {c->queue_us, n}, .prefill_us = {c->prefill_us, n},
+        .request_ids = {c->ids, n},
+        .attempts = {c->attempts, n},
+        .indexes = {c->indexes, n},
+        .counts = {c->counts, n},
+        .tokens = {c->tokens, tokens},
+        .logprob_bits = {c->logprob_bits, tokens},
+        .finishes = {c->finishes, n},
+        .errors = {c->errors, n},
+        .cached_tokens = {c->cached, n},
+        .queue_us = {c->queue_us, n},
+        .prefill_us = {c->prefill_us, n},
     };
     qr_send(outbox, self->gateway, tokens, &body);
     self->in_flight_count = n;
@@ -689,7 +727,7 @@ static void on_tokens(router_t *self, const qr_message_t *message, qr_outbox_t *
         named += c->indexes[named] != NONE;
         at += b->counts.data[i];
     }
-    qr_tokens_taken_t taken = { .request_ids = {c->ids, named}, .attempts = {c->attempts, named}, .indexes = {c->indexes, named} };
+    qr_tokens_taken_t taken = {.request_ids = {c->ids, named}, .attempts = {c->attempts, named}, .indexes = {c->indexes, named}};
     qr_send(outbox, message->from, tokens_taken, &taken);
     deliver(self, outbox);
     settle_drain(self, message->now_us, outbox);
@@ -717,7 +755,8 @@ static void on_tokens_taken(router_t *self, const qr_message_t *message, qr_outb
     settle_drain(self, message->now_us, outbox);
 }
 
-/* ---- health ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- health
+ * ------------------------------------------------------------------------------------------------------------------------------ */
 
 /* Everything at this worker is lost. `reachable`: it may still hear a cancel. */
 static void lose_worker(router_t *self, const qr_given_t *given, uint32_t index, bool reachable, uint64_t now_us, qr_outbox_t *outbox)
@@ -728,9 +767,12 @@ static void lose_worker(router_t *self, const qr_given_t *given, uint32_t index,
         request_t *r = request_at(self, i);
         if (r->state == FREE || r->worker != index) continue;
         if (reachable) send_cancel(self, r, QR_FINISH_CANCELLED, outbox);
-        if (r->state == OFFERED) offer_lost(self, given, r, QR_E_NO_WORKER, 0, now_us, outbox);
-        else if (r->cancel_finish) end(self, r, r->cancel_finish, 0, outbox);
-        else end(self, r, QR_FINISH_ERROR, QR_E_PEER_DOWN, outbox);
+        if (r->state == OFFERED)
+            offer_lost(self, given, r, QR_E_NO_WORKER, 0, now_us, outbox);
+        else if (r->cancel_finish)
+            end(self, r, r->cancel_finish, 0, outbox);
+        else
+            end(self, r, QR_FINISH_ERROR, QR_E_PEER_DOWN, outbox);
     }
 }
 
@@ -799,7 +841,8 @@ static void on_link_down(router_t *self, const qr_given_t *given, const qr_messa
     settle_drain(self, message->now_us, outbox);
 }
 
-/* ---- time, drain, stop -------------------------------------------------------------------------------------------------------------------- */
+/* ---- time, drain, stop
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 static void on_alarm(router_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
 {
@@ -811,7 +854,8 @@ static void on_alarm(router_t *self, const qr_given_t *given, uint64_t now_us, q
             qr_outbox_alarm(outbox, r->by_us);
             continue;
         }
-        if (r->state == WAITING) offer_next(self, given, r, now_us, outbox);
+        if (r->state == WAITING)
+            offer_next(self, given, r, now_us, outbox);
         else {
             send_cancel(self, r, QR_FINISH_CANCELLED, outbox); /* first the fence, then the next */
             offer_lost(self, given, r, QR_E_NO_WORKER, 0, now_us, outbox);
@@ -846,7 +890,8 @@ static void on_stop(router_t *self, const qr_message_t *message, qr_outbox_t *ou
     qr_send(outbox, message->from, stopped, &(qr_stopped_t){0});
 }
 
-/* ---- probe, metrics ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- probe, metrics
+ * ------------------------------------------------------------------------------------------------------------------------- */
 
 static void on_probe(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
@@ -884,12 +929,13 @@ enum {
 
 static void on_metrics_read(const router_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
-    const uint32_t ids[] = { METRIC_offers_total, METRIC_offers_refused_total };
-    const uint64_t values[] = { self->offers, self->offers_refused };
+    const uint32_t ids[] = {METRIC_offers_total, METRIC_offers_refused_total};
+    const uint64_t values[] = {self->offers, self->offers_refused};
     qr_send(outbox, message->from, metrics, &(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}});
 }
 
-/* ---- class ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- class
+ * ------------------------------------------------------------------------------------------------------------------------------------ */
 
 static void router_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
@@ -919,11 +965,11 @@ static void router_handle(void *block, const qr_given_t *given, const qr_message
 
 static void check_request(const router_t *self, const request_t *r, uint32_t index)
 {
-    qr_assert(r->state < STATES && (r->id & 0xffff) == index);                                         /* R6 */
+    qr_assert(r->state < STATES && (r->id & 0xffff) == index); /* R6 */
     qr_assert(r->count <= UNDELIVERED_MAX && r->sent <= r->count && r->count <= r->next);
     qr_assert((r->state == OFFERED || r->state == RUNNING) == (r->worker != NONE));
-    qr_assert((r->prompt_at != NONE) == (r->state == WAITING || r->state == OFFERED));                 /* R5 */
-    qr_assert(r->state != ENDING || r->count > 0);                                                     /* R1 */
+    qr_assert((r->prompt_at != NONE) == (r->state == WAITING || r->state == OFFERED)); /* R5 */
+    qr_assert(r->state != ENDING || r->count > 0);                                     /* R1 */
     qr_assert(r->count == 0 || r->queued || r->sent || r->cancel_finish);
     qr_assert(r->worker == NONE || (self->workers[r->worker].address && (r->tried >> r->worker & 1u))); /* R3 */
 }
@@ -963,7 +1009,8 @@ static void router_check(const void *block, const qr_given_t *given)
     qr_assert(self->asking ? sent <= self->in_flight_count : sent == 0);
     for (uint32_t w = 0; w < self->worker_count; w++) {
         const worker_t *worker = &self->workers[w];
-        qr_assert(worker->live == live[w] && worker->offers_open <= QR_REQUESTS_MAX && worker->cancels_open + worker->live <= QR_REQUESTS_MAX); /* R4 */
+        qr_assert(worker->live == live[w] && worker->offers_open <= QR_REQUESTS_MAX &&
+                  worker->cancels_open + worker->live <= QR_REQUESTS_MAX); /* R4 */
     }
     check_arena(self);
 }

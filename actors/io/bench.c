@@ -13,8 +13,8 @@ enum { ROWS = 4, REPEATS_MAX = 1000, STREAMS_MAX = 64 };
 typedef struct row {
     const char *name;
     uint32_t prompt, drawn, streams;
-    uint32_t first;          /* index of its first ask */
-    bool fresh;              /* a new prompt for every repeat: the prefill is what is measured */
+    uint32_t first; /* index of its first ask */
+    bool fresh;     /* a new prompt for every repeat: the prefill is what is measured */
 } row_t;
 
 struct qr_bench {
@@ -34,10 +34,10 @@ static bool choose_rows(qr_bench_t *bench, const qr_bench_options_t *o, uint32_t
     if (drawn < 2 || context < drawn + 2) return false;
     uint32_t most = context - drawn, shorter = qr_min_u32(or_default(o->context_short, 16), most);
     bench->repeats = qr_min_u32(or_default(o->repeats, 5), REPEATS_MAX);
-    bench->rows[0] = (row_t){ "prefill", qr_min_u32(or_default(o->prefill_tokens, 512), most), 1, 1, 0, true };
-    bench->rows[1] = (row_t){ "decode", shorter, drawn, 1, 0, false };
-    bench->rows[2] = (row_t){ "decode", qr_min_u32(or_default(o->context_long, 2048), most), drawn, 1, 0, false };
-    bench->rows[3] = (row_t){ "streams", shorter, drawn, streams, 0, false };
+    bench->rows[0] = (row_t){"prefill", qr_min_u32(or_default(o->prefill_tokens, 512), most), 1, 1, 0, true};
+    bench->rows[1] = (row_t){"decode", shorter, drawn, 1, 0, false};
+    bench->rows[2] = (row_t){"decode", qr_min_u32(or_default(o->context_long, 2048), most), drawn, 1, 0, false};
+    bench->rows[3] = (row_t){"streams", shorter, drawn, streams, 0, false};
     for (uint32_t i = 0; i < ROWS; i++) {
         bench->rows[i].first = bench->ask_count;
         bench->ask_count += bench->rows[i].streams * (bench->repeats + 1);
@@ -77,8 +77,15 @@ static void fill_asks(qr_bench_t *bench)
         for (uint32_t k = 0; k < row->streams * (bench->repeats + 1); k++) {
             uint32_t repeat = k / row->streams, prompt = row->fresh ? k : k % row->streams;
             bench->asks[row->first + k] = (qr_prompt_ask_t){
-                .kind = QR_INPUT_TOKENS, .tokens = bench->tokens + at + (uint64_t)prompt * row->prompt, .token_count = row->prompt,
-                .max_tokens = row->drawn, .top_p = 1, .ignore_eos = true, .seed_given = true, .seed = k, .round = round + repeat,
+                .kind = QR_INPUT_TOKENS,
+                .tokens = bench->tokens + at + (uint64_t)prompt * row->prompt,
+                .token_count = row->prompt,
+                .max_tokens = row->drawn,
+                .top_p = 1,
+                .ignore_eos = true,
+                .seed_given = true,
+                .seed = k,
+                .round = round + repeat,
             };
         }
         round += bench->repeats + 1;
@@ -105,7 +112,7 @@ qr_bench_t *qr_bench_new(const qr_bench_options_t *options, const qr_given_t *gi
         return NULL;
     }
     fill_asks(bench);
-    bench->list = (qr_prompt_given_t){ .asks = bench->asks, .results = bench->results, .ask_count = bench->ask_count };
+    bench->list = (qr_prompt_given_t){.asks = bench->asks, .results = bench->results, .ask_count = bench->ask_count};
     return bench;
 }
 
@@ -219,8 +226,11 @@ int qr_bench_print(const qr_bench_t *bench, bool json, uint64_t load_us, FILE *o
     for (uint32_t i = 0; i < ROWS; i++) {
         const row_t *row = &bench->rows[i];
         measure(bench, row, rates);
-        if (row->drawn == 1) fprintf(out, "prefill %5u                %9.1f tokens/s\n", row->prompt, median(rates, bench->repeats));
-        else fprintf(out, "decode  %5u  %2u stream%s   %9.1f tokens/s\n", row->prompt, row->streams, row->streams == 1 ? " " : "s", median(rates, bench->repeats));
+        if (row->drawn == 1)
+            fprintf(out, "prefill %5u                %9.1f tokens/s\n", row->prompt, median(rates, bench->repeats));
+        else
+            fprintf(out, "decode  %5u  %2u stream%s   %9.1f tokens/s\n", row->prompt, row->streams, row->streams == 1 ? " " : "s",
+                    median(rates, bench->repeats));
     }
     return ferror(out) ? -QR_E_IO : 0;
 }

@@ -7,7 +7,7 @@
 
 const char *qr_finish_name(uint32_t finish)
 {
-    static const char *const names[] = { "none", "stop", "length", "cancelled", "error", "refused" };
+    static const char *const names[] = {"none", "stop", "length", "cancelled", "error", "refused"};
     return finish < QR_COUNT(names) ? names[finish] : "none";
 }
 

@@ -23,12 +23,12 @@ typedef struct room {
 
 typedef struct prompt {
     uint64_t address, gateway, mesh;
-    uint64_t page_manager;  /* 0: not known, nothing is dropped */
+    uint64_t page_manager; /* 0: not known, nothing is dropped */
     uint64_t ready_by_us, probe_at_us;
     uint32_t state, next, open; /* next: first ask not sent; open: asks without an answer */
     uint32_t probe_id, stopped;
     uint32_t room_count;
-    room_t *rooms;          /* [ask_count] */
+    room_t *rooms; /* [ask_count] */
 } prompt_t;
 
 static const qr_prompt_given_t *given_of(const qr_given_t *given)
@@ -77,7 +77,8 @@ static void add_text(qr_prompt_result_t *result, room_t *room, const uint8_t *te
     result->text[result->text_bytes] = 0;
 }
 
-static void add_tokens(qr_prompt_result_t *result, room_t *room, const uint32_t *tokens, const uint32_t *logprob_bits, uint32_t count, uint64_t now_us)
+static void add_tokens(qr_prompt_result_t *result, room_t *room, const uint32_t *tokens, const uint32_t *logprob_bits, uint32_t count,
+                       uint64_t now_us)
 {
     if (result->token_count + (uint64_t)count > room->tokens) {
         room->tokens = 2 * (result->token_count + (uint64_t)count) + 64;
@@ -102,7 +103,8 @@ static void on_deltas(prompt_t *self, const qr_prompt_given_t *list, const qr_me
         uint32_t bytes = b->text_lengths.data[i], count = b->token_counts.data[i];
         qr_assert(key < list->ask_count);
         qr_prompt_result_t *result = &list->results[key];
-        if (count) add_tokens(result, &self->rooms[key], b->tokens.data + tokens_at, b->logprob_bits.data + tokens_at, count, message->now_us);
+        if (count)
+            add_tokens(result, &self->rooms[key], b->tokens.data + tokens_at, b->logprob_bits.data + tokens_at, count, message->now_us);
         if (bytes) add_text(result, &self->rooms[key], b->text.data + text_at, bytes);
         if (bytes && list->stream) {
             (void)fwrite(b->text.data + text_at, 1, bytes, list->stream);
@@ -150,11 +152,22 @@ static void submit(prompt_t *self, const qr_prompt_given_t *list, uint32_t index
         stop_bytes += bytes;
     }
     qr_request_submit_t body = {
-        .key = index, .kind = ask->kind, .text = {(const uint8_t *)ask->text, ask->kind == QR_INPUT_TOKENS ? 0 : ask->text_bytes},
-        .tokens = {ask->tokens, ask->kind == QR_INPUT_TOKENS ? ask->token_count : 0}, .max_tokens = ask->max_tokens,
-        .temperature_bits = bits_of(ask->temperature), .top_p_bits = bits_of(ask->top_p), .min_p_bits = bits_of(ask->min_p), .top_k = ask->top_k,
-        .seed_given = ask->seed_given, .seed = ask->seed, .logprobs = ask->logprobs, .ignore_eos = ask->ignore_eos, .echo_prompt = ask->keep_prompt,
-        .stop = {(const uint8_t *)stop, stop_bytes}, .stop_lengths = {stop_lengths, stops},
+        .key = index,
+        .kind = ask->kind,
+        .text = {(const uint8_t *)ask->text, ask->kind == QR_INPUT_TOKENS ? 0 : ask->text_bytes},
+        .tokens = {ask->tokens, ask->kind == QR_INPUT_TOKENS ? ask->token_count : 0},
+        .max_tokens = ask->max_tokens,
+        .temperature_bits = bits_of(ask->temperature),
+        .top_p_bits = bits_of(ask->top_p),
+        .min_p_bits = bits_of(ask->min_p),
+        .top_k = ask->top_k,
+        .seed_given = ask->seed_given,
+        .seed = ask->seed,
+        .logprobs = ask->logprobs,
+        .ignore_eos = ask->ignore_eos,
+        .echo_prompt = ask->keep_prompt,
+        .stop = {(const uint8_t *)stop, stop_bytes},
+        .stop_lengths = {stop_lengths, stops},
         .cache_salt = {(const uint8_t *)ask->cache_salt, ask->cache_salt ? strlen(ask->cache_salt) : 0},
     };
     if (ask->kind == QR_INPUT_CHAT) {
@@ -305,8 +318,10 @@ static void prompt_handle(void *block, const qr_given_t *given, const qr_message
     switch (message->type) {
     case QR_MESSAGE_start: on_start(self, list, message, outbox); break;
     case QR_MESSAGE_alarm:
-        if (self->state == PROBING && self->probe_at_us <= message->now_us && !self->stopped) send_probe(self, outbox);
-        else if (self->state == PROBING && !self->stopped) qr_outbox_alarm(outbox, self->probe_at_us);
+        if (self->state == PROBING && self->probe_at_us <= message->now_us && !self->stopped)
+            send_probe(self, outbox);
+        else if (self->state == PROBING && !self->stopped)
+            qr_outbox_alarm(outbox, self->probe_at_us);
         break;
     case QR_MESSAGE_probe_done: on_probe_done(self, list, message, outbox); break;
     case QR_MESSAGE_cache_dropped:

@@ -44,8 +44,14 @@ typedef struct world {
 } world_t;
 
 static const uint64_t addresses[WHO] = {
-    1ull << 32 | QR_ROLE_http << 16, 1ull << 32 | QR_ROLE_text << 16, 1ull << 32 | QR_ROLE_gateway << 16, 1ull << 32 | QR_ROLE_router << 16,
-    1ull << 32 | 1u << 24 | QR_ROLE_worker << 16, 2ull << 32 | 1u << 24 | QR_ROLE_worker << 16, 1ull << 32 | QR_ROLE_heartbeat << 16, 1ull << 32 | QR_ROLE_mesh << 16,
+    1ull << 32 | QR_ROLE_http << 16,
+    1ull << 32 | QR_ROLE_text << 16,
+    1ull << 32 | QR_ROLE_gateway << 16,
+    1ull << 32 | QR_ROLE_router << 16,
+    1ull << 32 | 1u << 24 | QR_ROLE_worker << 16,
+    2ull << 32 | 1u << 24 | QR_ROLE_worker << 16,
+    1ull << 32 | QR_ROLE_heartbeat << 16,
+    1ull << 32 | QR_ROLE_mesh << 16,
 };
 static words_t words;
 static qr_given_t given;
@@ -69,7 +75,8 @@ static void post(world_t *w, uint32_t from, qr_message_t *message)
     message->from = addresses[from];
     message->version = 1;
     message->epoch = 1;
-    assert_int_equal(qr_pairs_send(w->pairs[from], qr_pairs_get(w->pairs[from], message->to), message->type, &message->sequence), QR_VERDICT_OK);
+    assert_int_equal(qr_pairs_send(w->pairs[from], qr_pairs_get(w->pairs[from], message->to), message->type, &message->sequence),
+                     QR_VERDICT_OK);
     assert_true(w->flight_count < FLIGHT_MAX);
     flight_t *flight = &w->flights[w->flight_count++];
     w->most_flights = qr_max_u32(w->most_flights, w->flight_count);
@@ -79,14 +86,14 @@ static void post(world_t *w, uint32_t from, qr_message_t *message)
     flight->to = to;
     flight->bytes = (uint32_t)bytes;
 }
-#define POST(w, from, whom, name, ...) \
-    do { \
-        static qr_message_t posted_; \
-        memset(&posted_, 0, sizeof posted_); \
-        posted_.type = QR_MESSAGE_##name; \
-        posted_.to = addresses[whom]; \
-        posted_.body.name = (qr_##name##_t){__VA_ARGS__}; \
-        post((w), (from), &posted_); \
+#define POST(w, from, whom, name, ...)                                                                                                     \
+    do {                                                                                                                                   \
+        static qr_message_t posted_;                                                                                                       \
+        memset(&posted_, 0, sizeof posted_);                                                                                               \
+        posted_.type = QR_MESSAGE_##name;                                                                                                  \
+        posted_.to = addresses[whom];                                                                                                      \
+        posted_.body.name = (qr_##name##_t){__VA_ARGS__};                                                                                  \
+        post((w), (from), &posted_);                                                                                                       \
     } while (0)
 
 static void post_outbox(world_t *w, uint32_t from, rig_t *rig)
@@ -107,7 +114,8 @@ static void answer_offer(world_t *w, uint32_t n, record_t *r)
 {
     r->late = 0;
     if (chance(w, 20)) {
-        POST(w, W1 + n, ROUTER, offer_refused, .request_id = r->id, .attempt = r->attempt, .reason = chance(w, 50) ? QR_E_BUSY : QR_E_NEVER_FITS, .retry_after_ms = 5);
+        POST(w, W1 + n, ROUTER, offer_refused, .request_id = r->id, .attempt = r->attempt,
+             .reason = chance(w, 50) ? QR_E_BUSY : QR_E_NEVER_FITS, .retry_after_ms = 5);
         r->used = 0;
         return;
     }
@@ -144,7 +152,8 @@ static void worker_hears(world_t *w, uint32_t n, const qr_message_t *m)
                 assert_true(t->indexes.data[named] <= r->drawn);
                 r->acked = qr_max_u32(r->acked, t->indexes.data[named]);
                 if (r->ended == 2 && r->acked == r->drawn) r->used = 0;
-            } else if (r->ended == 2) r->used = 0; /* told the end, and it was not wanted */
+            } else if (r->ended == 2)
+                r->used = 0; /* told the end, and it was not wanted */
             if (r->used && r->ended == 2) r->ended = 1;
         }
     }
@@ -154,7 +163,8 @@ static void worker_hears(world_t *w, uint32_t n, const qr_message_t *m)
 static void worker_steps(world_t *w, uint32_t n)
 {
     uint64_t ids[RECORDS];
-    uint32_t attempts[RECORDS], indexes[RECORDS], counts[RECORDS], finishes[RECORDS], errors[RECORDS] = {0}, ids_of[1024], count = 0, total = 0;
+    uint32_t attempts[RECORDS], indexes[RECORDS], counts[RECORDS], finishes[RECORDS], errors[RECORDS] = {0}, ids_of[1024], count = 0,
+                                                                                      total = 0;
     for (uint32_t i = 0; i < RECORDS; i++) {
         record_t *r = &w->records[n][i];
         if (!r->used) continue;
@@ -176,8 +186,9 @@ static void worker_steps(world_t *w, uint32_t n)
     }
     if (count == 0) return;
     w->tokens_open[n] = 1;
-    POST(w, W1 + n, ROUTER, tokens, .request_ids = {ids, count}, .attempts = {attempts, count}, .indexes = {indexes, count}, .counts = {counts, count},
-         .tokens = {ids_of, total}, .logprob_bits = {ids_of, total}, .finishes = {finishes, count}, .errors = {errors, count});
+    POST(w, W1 + n, ROUTER, tokens, .request_ids = {ids, count}, .attempts = {attempts, count}, .indexes = {indexes, count},
+         .counts = {counts, count}, .tokens = {ids_of, total}, .logprob_bits = {ids_of, total}, .finishes = {finishes, count},
+         .errors = {errors, count});
 }
 
 /* ---- the asker ------------------------------------------------------------------------------------------------------------------ */
@@ -226,8 +237,10 @@ static void asker_hears(world_t *w, const qr_message_t *m)
     assert_true(a->open);
     assert_int_equal(a->answers++, 0);
     a->finish = finished ? m->body.request_finished.finish : QR_FINISH_REFUSED;
-    if (finished) assert_int_equal(m->body.request_finished.completion_tokens, a->taken);
-    else assert_int_equal(a->taken, 0);
+    if (finished)
+        assert_int_equal(m->body.request_finished.completion_tokens, a->taken);
+    else
+        assert_int_equal(a->taken, 0);
     w->open--;
 }
 
@@ -257,8 +270,11 @@ static void hear(world_t *w, uint32_t to, qr_message_t *m)
     case HTTP: asker_hears(w, m); break;
     case TEXT: {
         static const uint32_t zeros[16];
-        if (chance(w, 5)) POST(w, TEXT, GATEWAY, text_refused, .request_id = m->body.text_encode.request_id, .reason = QR_E_FORMAT);
-        else POST(w, TEXT, GATEWAY, text_encoded, .request_id = m->body.text_encode.request_id, .tokens = {zeros, m->body.text_encode.text.count});
+        if (chance(w, 5))
+            POST(w, TEXT, GATEWAY, text_refused, .request_id = m->body.text_encode.request_id, .reason = QR_E_FORMAT);
+        else
+            POST(w, TEXT, GATEWAY, text_encoded, .request_id = m->body.text_encode.request_id,
+                 .tokens = {zeros, m->body.text_encode.text.count});
         break;
     }
     case GATEWAY:
@@ -300,8 +316,9 @@ static void tell_router(world_t *w, uint64_t from, uint16_t type, const void *bo
 
 static void observe(world_t *w, uint32_t n)
 {
-    POST(w, HEARTBEAT, ROUTER, observation, .worker = addresses[W1 + n], .worker_epoch = n ? w->epoch : 1, .sequence = ++w->observation, .state = QR_STATE_READY,
-         .tokens_queued = qr_prng_below(&w->prng, 50), .context_tokens = 64, .prefill_row_ns = 1000000, .prefill_samples = 1, .step_us = 1, .step_samples = 1);
+    POST(w, HEARTBEAT, ROUTER, observation, .worker = addresses[W1 + n], .worker_epoch = n ? w->epoch : 1, .sequence = ++w->observation,
+         .state = QR_STATE_READY, .tokens_queued = qr_prng_below(&w->prng, 50), .context_tokens = 64, .prefill_row_ns = 1000000,
+         .prefill_samples = 1, .step_us = 1, .step_samples = 1);
 }
 
 /* The session with node 2 is over: nothing more arrives, every question is closed, its worker forgets. */
@@ -362,18 +379,24 @@ static void world_done(world_t *w)
 static void one_thing(world_t *w)
 {
     uint64_t die = qr_prng_below(&w->prng, 1000);
-    if (die < 60 && w->submitted < REQUESTS) submit(w);
+    if (die < 60 && w->submitted < REQUESTS)
+        submit(w);
     else if (die < 75 && w->submitted) {
         uint64_t key = qr_prng_below(&w->prng, w->submitted);
         if (!w->asked[key].cancelled && !w->asked[key].answers) {
             w->asked[key].cancelled = 1;
             POST(w, HTTP, GATEWAY, request_cancel, .key = key, .reason = QR_E_CANCELLED);
         }
-    } else if (die < 150) worker_steps(w, (uint32_t)die & 1u);
-    else if (die < 170) observe(w, (uint32_t)die & 1u);
-    else if (die < 172) cut_link(w);
-    else if (die < 250) pass(w, qr_prng_below(&w->prng, 20000));
-    else if (w->flight_count) deliver(w);
+    } else if (die < 150)
+        worker_steps(w, (uint32_t)die & 1u);
+    else if (die < 170)
+        observe(w, (uint32_t)die & 1u);
+    else if (die < 172)
+        cut_link(w);
+    else if (die < 250)
+        pass(w, qr_prng_below(&w->prng, 20000));
+    else if (w->flight_count)
+        deliver(w);
 }
 
 /* No more submissions or faults: everything comes to its end. */

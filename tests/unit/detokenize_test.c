@@ -196,9 +196,22 @@ static void test_longest_stop_string(void **unused)
 static void test_utf8_valid(void **unused)
 {
     (void)unused;
-    static const struct { const char *bytes; bool valid; } rows[] = {
-        {"", true}, {"abc", true}, {"\xc3\xa9", true}, {"\xed\x9f\xbf", true}, {"\xf4\x8f\xbf\xbf", true},
-        {"\xc3", false}, {"\x80", false}, {"\xc0\x80", false}, {"\xed\xa0\x80", false}, {"\xf4\x90\x80\x80", false}, {"\xe0\x9f\xbf", false}, {"\xf0\x8f\xbf\xbf", false},
+    static const struct {
+        const char *bytes;
+        bool valid;
+    } rows[] = {
+        {"", true},
+        {"abc", true},
+        {"\xc3\xa9", true},
+        {"\xed\x9f\xbf", true},
+        {"\xf4\x8f\xbf\xbf", true},
+        {"\xc3", false},
+        {"\x80", false},
+        {"\xc0\x80", false},
+        {"\xed\xa0\x80", false},
+        {"\xf4\x90\x80\x80", false},
+        {"\xe0\x9f\xbf", false},
+        {"\xf0\x8f\xbf\xbf", false},
     };
     for (size_t i = 0; i < QR_COUNT(rows); i++)
         assert_int_equal(qr_utf8_valid((const uint8_t *)rows[i].bytes, strlen(rows[i].bytes)), rows[i].valid);
@@ -207,9 +220,13 @@ static void test_utf8_valid(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors), cmocka_unit_test(test_AP_01), cmocka_unit_test(test_AP_03),
-        cmocka_unit_test(test_specials_and_strangers_print_nothing), cmocka_unit_test(test_bad_stop_strings_are_refused),
-        cmocka_unit_test(test_longest_stop_string), cmocka_unit_test(test_utf8_valid),
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_AP_01),
+        cmocka_unit_test(test_AP_03),
+        cmocka_unit_test(test_specials_and_strangers_print_nothing),
+        cmocka_unit_test(test_bad_stop_strings_are_refused),
+        cmocka_unit_test(test_longest_stop_string),
+        cmocka_unit_test(test_utf8_valid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

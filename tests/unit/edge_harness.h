@@ -53,7 +53,8 @@ static inline void rig_init(rig_t *rig, const qr_actor_class_t *actor, const qr_
     memset(rig->self, 0, bytes);
     actor->init(rig->self, given, address);
     rig->outbox = malloc(sizeof *rig->outbox);
-    qr_outbox_init(rig->outbox, malloc(actor->max_out * sizeof(qr_message_t)), actor->max_out, aligned_alloc(64, QR_OUTBOX_BYTES), QR_OUTBOX_BYTES);
+    qr_outbox_init(rig->outbox, malloc(actor->max_out * sizeof(qr_message_t)), actor->max_out, aligned_alloc(64, QR_OUTBOX_BYTES),
+                   QR_OUTBOX_BYTES);
     if (actor->check) actor->check(rig->self, given);
 }
 
@@ -82,10 +83,10 @@ static inline void rig_say(rig_t *rig, uint64_t from, uint16_t type, const void 
     rig->actor->handle(rig->self, rig->given, &message, rig->outbox);
     if (rig->actor->check) rig->actor->check(rig->self, rig->given);
 }
-#define SAY(rig, from, name, ...) \
-    do { \
-        qr_##name##_t said_ = {__VA_ARGS__}; \
-        rig_say((rig), (from), QR_MESSAGE_##name, &said_, sizeof said_); \
+#define SAY(rig, from, name, ...)                                                                                                          \
+    do {                                                                                                                                   \
+        qr_##name##_t said_ = {__VA_ARGS__};                                                                                               \
+        rig_say((rig), (from), QR_MESSAGE_##name, &said_, sizeof said_);                                                                   \
     } while (0)
 
 /* Moves the clock; fires the alarm if it is due. */
@@ -114,9 +115,18 @@ static inline const qr_message_t *rig_next(rig_t *rig, uint64_t to, uint16_t typ
 static inline void rig_quiet(const rig_t *rig) { assert_int_equal(rig->read, rig->outbox->count); }
 
 /* Columns from literals. */
-#define U32_COLUMN(...) {(const uint32_t[]){__VA_ARGS__}, sizeof((const uint32_t[]){__VA_ARGS__}) / 4}
-#define U64_COLUMN(...) {(const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / 8}
-#define TEXT_COLUMN(text) {(const uint8_t *)(text), sizeof(text) - 1}
+#define U32_COLUMN(...)                                                                                                                    \
+    {                                                                                                                                      \
+        (const uint32_t[]){__VA_ARGS__}, sizeof((const uint32_t[]){__VA_ARGS__}) / 4                                                       \
+    }
+#define U64_COLUMN(...)                                                                                                                    \
+    {                                                                                                                                      \
+        (const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / 8                                                       \
+    }
+#define TEXT_COLUMN(text)                                                                                                                  \
+    {                                                                                                                                      \
+        (const uint8_t *)(text), sizeof(text) - 1                                                                                          \
+    }
 
 static inline void assert_bytes(qr_bytes_t bytes, const char *text)
 {

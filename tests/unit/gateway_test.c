@@ -46,7 +46,8 @@ static const uint32_t zeros[64];
 /* A request of token ids. Returns what the router is asked to place. */
 static qr_place_t submit_tokens(uint64_t key, uint32_t count, uint32_t max_tokens)
 {
-    SAY(&rig, to(HTTP), request_submit, .key = key, .kind = QR_INPUT_TOKENS, .tokens = {zeros, count}, .max_tokens = max_tokens, .top_p_bits = 0x3f800000);
+    SAY(&rig, to(HTTP), request_submit, .key = key, .kind = QR_INPUT_TOKENS, .tokens = {zeros, count}, .max_tokens = max_tokens,
+        .top_p_bits = 0x3f800000);
     return *NEXT(&rig, to(ROUTER), place);
 }
 
@@ -54,8 +55,8 @@ static qr_place_t submit_tokens(uint64_t key, uint32_t count, uint32_t max_token
 static void tokens(uint64_t id, uint32_t index, const uint32_t *ids, uint32_t count, uint32_t finish)
 {
     const uint32_t one = 1, none = 0;
-    SAY(&rig, to(ROUTER), tokens, .request_ids = {&id, 1}, .attempts = {&one, 1}, .indexes = {&index, 1}, .counts = {&count, 1}, .tokens = {ids, count},
-        .logprob_bits = {zeros, count}, .finishes = {&finish, 1}, .errors = {&none, 1});
+    SAY(&rig, to(ROUTER), tokens, .request_ids = {&id, 1}, .attempts = {&one, 1}, .indexes = {&index, 1}, .counts = {&count, 1},
+        .tokens = {ids, count}, .logprob_bits = {zeros, count}, .finishes = {&finish, 1}, .errors = {&none, 1});
 }
 
 static void assert_delta(uint64_t key, const char *text, uint32_t token_count)
@@ -92,8 +93,9 @@ static void assert_refused(int who, uint64_t key, uint32_t reason, const char *p
 static void test_text_request_from_beginning_to_end(void **unused)
 {
     (void)unused;
-    SAY(&rig, to(HTTP), request_submit, .key = 7, .kind = QR_INPUT_TEXT, .text = TEXT_COLUMN("hello"), .max_tokens = 4, .temperature_bits = 0x3f000000,
-        .top_p_bits = 0x3f000000, .top_k = 5, .seed_given = 1, .seed = 99, .logprobs = 1, .cache_salt = TEXT_COLUMN("salt"), .priority = 2, .budget_us = 5000000);
+    SAY(&rig, to(HTTP), request_submit, .key = 7, .kind = QR_INPUT_TEXT, .text = TEXT_COLUMN("hello"), .max_tokens = 4,
+        .temperature_bits = 0x3f000000, .top_p_bits = 0x3f000000, .top_k = 5, .seed_given = 1, .seed = 99, .logprobs = 1,
+        .cache_salt = TEXT_COLUMN("salt"), .priority = 2, .budget_us = 5000000);
     const qr_text_encode_t *ask = NEXT(&rig, to(TEXT), text_encode);
     uint64_t id = ask->request_id;
     assert_int_equal(ask->kind, QR_INPUT_TEXT);
@@ -163,7 +165,8 @@ static void test_AP_01_character_over_two_tokens(void **unused)
 static void test_held_text_comes_out_at_the_end(void **unused)
 {
     (void)unused;
-    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 9, .stop = TEXT_COLUMN("own fox"), .stop_lengths = U32_COLUMN(7));
+    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 9,
+        .stop = TEXT_COLUMN("own fox"), .stop_lengths = U32_COLUMN(7));
     uint64_t id = NEXT(&rig, to(ROUTER), place)->request_id;
     tokens(id, 0, (const uint32_t[]){2, 6}, 2, 0);
     assert_delta(1, " br", 2);
@@ -178,7 +181,8 @@ static void test_AP_03_stop_string_over_two_tokens(void **unused)
 {
     (void)unused;
     for (int together = 0; together < 2; together++) {
-        SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 9, .stop = TEXT_COLUMN("own fox"), .stop_lengths = U32_COLUMN(7));
+        SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 9,
+            .stop = TEXT_COLUMN("own fox"), .stop_lengths = U32_COLUMN(7));
         uint64_t id = NEXT(&rig, to(ROUTER), place)->request_id;
         const uint32_t ids[] = {0, 1, 2, 3, 4};
         if (together) {
@@ -217,7 +221,8 @@ static void test_AP_03_stop_string_over_two_tokens(void **unused)
 static void test_stop_string_without_usage(void **unused)
 {
     (void)unused;
-    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 9, .stop = TEXT_COLUMN("The"), .stop_lengths = U32_COLUMN(3));
+    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 9,
+        .stop = TEXT_COLUMN("The"), .stop_lengths = U32_COLUMN(3));
     uint64_t id = NEXT(&rig, to(ROUTER), place)->request_id;
     tokens(id, 0, zeros, 1, 0);
     rig_pass(&rig, 999999);
@@ -257,11 +262,13 @@ static void test_AP_09_empty_prompts(void **unused)
     SAY(&rig, to(TEXT), text_encoded, .request_id = id);
     assert_refused(HTTP, 3, QR_E_INVALID, "prompt");
     rig_quiet(&rig);
-    SAY(&rig, to(HTTP), request_submit, .key = 4, .kind = QR_INPUT_CHAT, .roles = U32_COLUMN(QR_CHAT_USER), .lengths = U32_COLUMN(0), .max_tokens = 1);
+    SAY(&rig, to(HTTP), request_submit, .key = 4, .kind = QR_INPUT_CHAT, .roles = U32_COLUMN(QR_CHAT_USER), .lengths = U32_COLUMN(0),
+        .max_tokens = 1);
     id = NEXT(&rig, to(TEXT), text_encode)->request_id;
     SAY(&rig, to(TEXT), text_encoded, .request_id = id);
     assert_refused(HTTP, 4, QR_E_INVALID, "messages");
-    SAY(&rig, to(HTTP), request_submit, .key = 5, .kind = QR_INPUT_CHAT, .roles = U32_COLUMN(QR_CHAT_USER), .lengths = U32_COLUMN(0), .max_tokens = 1);
+    SAY(&rig, to(HTTP), request_submit, .key = 5, .kind = QR_INPUT_CHAT, .roles = U32_COLUMN(QR_CHAT_USER), .lengths = U32_COLUMN(0),
+        .max_tokens = 1);
     id = NEXT(&rig, to(TEXT), text_encode)->request_id;
     SAY(&rig, to(TEXT), text_encoded, .request_id = id, .tokens = U32_COLUMN(1));
     (void)NEXT(&rig, to(ROUTER), place); /* the template added tokens: a normal request */
@@ -275,7 +282,9 @@ static void test_AP_15_context(void **unused)
     const qr_request_refused_t *r = NEXT(&rig, to(HTTP), request_refused);
     assert_int_equal(r->reason, QR_E_CONTEXT);
     assert_bytes(r->text, "the prompt has 33 tokens, the context holds 32");
-    static const struct { uint32_t prompt, asked, allowed; } rows[] = {{30, 10, 2}, {32, 1, 1}, {32, 5, 1}, {32, 0, 1}, {31, 0, 1}, {2, 0, 30}, {2, 3, 3}};
+    static const struct {
+        uint32_t prompt, asked, allowed;
+    } rows[] = {{30, 10, 2}, {32, 1, 1}, {32, 5, 1}, {32, 0, 1}, {31, 0, 1}, {2, 0, 30}, {2, 3, 3}};
     for (uint64_t i = 0; i < QR_COUNT(rows); i++) {
         qr_place_t place = submit_tokens(10 + i, rows[i].prompt, rows[i].asked);
         assert_int_equal(place.max_tokens, rows[i].allowed);
@@ -307,18 +316,22 @@ static void test_bad_requests_name_their_field(void **unused)
     assert_refused(HTTP, 1, QR_E_INVALID, "top_p");
     SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 1}, .min_p_bits = 0x7f800000);
     assert_refused(HTTP, 1, QR_E_INVALID, "min_p");
-    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 1}, .stop = TEXT_COLUMN("ab"), .stop_lengths = U32_COLUMN(1, 2));
+    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 1}, .stop = TEXT_COLUMN("ab"),
+        .stop_lengths = U32_COLUMN(1, 2));
     assert_refused(HTTP, 1, QR_E_INVALID, "stop");
-    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 1}, .cache_salt = {(const uint8_t *)zeros, 65});
+    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 1},
+        .cache_salt = {(const uint8_t *)zeros, 65});
     assert_refused(HTTP, 1, QR_E_LIMIT, "cache_salt");
-    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_CHAT, .text = TEXT_COLUMN("abc"), .roles = U32_COLUMN(1), .lengths = U32_COLUMN(2));
+    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_CHAT, .text = TEXT_COLUMN("abc"), .roles = U32_COLUMN(1),
+        .lengths = U32_COLUMN(2));
     assert_refused(HTTP, 1, QR_E_INVALID, "messages");
     SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 1}, .echo_prompt = 1);
     assert_refused(HTTP, 1, QR_E_INVALID, "echo");
     rig_quiet(&rig);
     SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TEXT, .text = TEXT_COLUMN("x"));
     uint64_t id = NEXT(&rig, to(TEXT), text_encode)->request_id;
-    SAY(&rig, to(TEXT), text_refused, .request_id = id, .reason = QR_E_FORMAT, .param = TEXT_COLUMN("prompt"), .text = TEXT_COLUMN("not UTF-8"));
+    SAY(&rig, to(TEXT), text_refused, .request_id = id, .reason = QR_E_FORMAT, .param = TEXT_COLUMN("prompt"),
+        .text = TEXT_COLUMN("not UTF-8"));
     assert_refused(HTTP, 1, QR_E_FORMAT, "prompt");
     rig_quiet(&rig);
 }
@@ -327,8 +340,9 @@ static void test_one_delta_message_per_tokens_message(void **unused)
 {
     (void)unused;
     uint64_t a = submit_tokens(1, 2, 9).request_id, b = submit_tokens(2, 2, 9).request_id, gone = 12345;
-    SAY(&rig, to(ROUTER), tokens, .request_ids = U64_COLUMN(a, gone, b), .attempts = U32_COLUMN(1, 1, 1), .indexes = U32_COLUMN(0, 4, 0), .counts = U32_COLUMN(2, 1, 1),
-        .tokens = U32_COLUMN(0, 1, 8, 3), .logprob_bits = U32_COLUMN(10, 11, 12, 13), .finishes = U32_COLUMN(0, 0, 0), .errors = U32_COLUMN(0, 0, 0));
+    SAY(&rig, to(ROUTER), tokens, .request_ids = U64_COLUMN(a, gone, b), .attempts = U32_COLUMN(1, 1, 1), .indexes = U32_COLUMN(0, 4, 0),
+        .counts = U32_COLUMN(2, 1, 1), .tokens = U32_COLUMN(0, 1, 8, 3), .logprob_bits = U32_COLUMN(10, 11, 12, 13),
+        .finishes = U32_COLUMN(0, 0, 0), .errors = U32_COLUMN(0, 0, 0));
     const qr_request_deltas_t *d = NEXT(&rig, to(HTTP), request_deltas);
     assert_int_equal(d->keys.count, 2);
     assert_int_equal(d->keys.data[0], 1);
@@ -530,7 +544,8 @@ static void test_seeds_come_from_the_gateways_own_generator(void **unused)
     assert_true(again.seed == first);
     ended(again.request_id, QR_FINISH_LENGTH);
     assert_true(NEXT(&rig, to(HTTP), request_finished)->seed == first);
-    SAY(&rig, to(HTTP), request_submit, .key = 9, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 2, .seed_given = 1, .seed = 0);
+    SAY(&rig, to(HTTP), request_submit, .key = 9, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 2, .seed_given = 1,
+        .seed = 0);
     assert_true(NEXT(&rig, to(ROUTER), place)->seed == 0);
 }
 
@@ -581,7 +596,8 @@ static void test_drain_ends_with_its_budget_and_stop_answers_everything(void **u
     tokens(shown, 0, (const uint32_t[]){0}, 1, 0);
     (void)submit_tokens(2, 2, 9);
     SAY(&rig, to(HTTP), request_submit, .key = 3, .kind = QR_INPUT_TEXT, .text = TEXT_COLUMN("x"), .max_tokens = 1);
-    SAY(&rig, to(HTTP), request_submit, .key = 4, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 9, .stop = TEXT_COLUMN("The"), .stop_lengths = U32_COLUMN(3));
+    SAY(&rig, to(HTTP), request_submit, .key = 4, .kind = QR_INPUT_TOKENS, .tokens = {zeros, 2}, .max_tokens = 9,
+        .stop = TEXT_COLUMN("The"), .stop_lengths = U32_COLUMN(3));
     stopping = NEXT(&rig, to(ROUTER), place)->request_id;
     tokens(stopping, 0, zeros, 1, 0);
     SAY(&rig, to(MESH), drain, .budget_us = 500000);
@@ -631,12 +647,28 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        T(test_text_request_from_beginning_to_end), T(test_AP_01_character_over_two_tokens), T(test_held_text_comes_out_at_the_end),
-        T(test_AP_03_stop_string_over_two_tokens), T(test_stop_string_without_usage), T(test_AP_07_ids_outside_the_vocabulary), T(test_AP_09_empty_prompts),
-        T(test_AP_15_context), T(test_default_max_tokens), T(test_bad_requests_name_their_field), T(test_one_delta_message_per_tokens_message),
-        T(test_repeats_and_gaps), T(test_cancel_in_every_state), T(test_deadlines), T(test_router_refusals_and_errors), T(test_SC_05),
-        T(test_places_are_counted_until_the_router_answers), T(test_keys_are_per_asker), T(test_seeds_come_from_the_gateways_own_generator),
-        T(test_probes_come_back_to_who_asked), T(test_drain_and_stop), T(test_drain_ends_with_its_budget_and_stop_answers_everything),
+        T(test_text_request_from_beginning_to_end),
+        T(test_AP_01_character_over_two_tokens),
+        T(test_held_text_comes_out_at_the_end),
+        T(test_AP_03_stop_string_over_two_tokens),
+        T(test_stop_string_without_usage),
+        T(test_AP_07_ids_outside_the_vocabulary),
+        T(test_AP_09_empty_prompts),
+        T(test_AP_15_context),
+        T(test_default_max_tokens),
+        T(test_bad_requests_name_their_field),
+        T(test_one_delta_message_per_tokens_message),
+        T(test_repeats_and_gaps),
+        T(test_cancel_in_every_state),
+        T(test_deadlines),
+        T(test_router_refusals_and_errors),
+        T(test_SC_05),
+        T(test_places_are_counted_until_the_router_answers),
+        T(test_keys_are_per_asker),
+        T(test_seeds_come_from_the_gateways_own_generator),
+        T(test_probes_come_back_to_who_asked),
+        T(test_drain_and_stop),
+        T(test_drain_ends_with_its_budget_and_stop_answers_everything),
         T(test_a_flood_of_text_is_taken_in_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

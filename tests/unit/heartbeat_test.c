@@ -16,7 +16,8 @@ static void boot(rig_t *r, uint32_t node, uint64_t now_us, uint64_t epoch)
 {
     rig_init(r, &qr_heartbeat_class, &given, heartbeat(node));
     r->now_us = now_us;
-    SAY(r, mesh(node), start, .epoch = epoch, .partners = U64_COLUMN(heartbeat(1), heartbeat(2), router(1), router(2), worker(1), worker(2)));
+    SAY(r, mesh(node), start, .epoch = epoch,
+        .partners = U64_COLUMN(heartbeat(1), heartbeat(2), router(1), router(2), worker(1), worker(2)));
     (void)NEXT(r, mesh(node), ready);
     rig_quiet(r);
 }
@@ -40,8 +41,8 @@ static int end(void **unused)
 
 static void seen(rig_t *r, uint64_t from, uint32_t node, uint64_t epoch, uint64_t sequence, uint64_t age_us)
 {
-    SAY(r, from, observation, .worker = worker(node), .worker_epoch = epoch, .sequence = sequence, .age_us = age_us, .state = QR_STATE_READY, .tokens_queued = 7,
-        .fingerprint = {{1, 2, 3}}, .prefill_row_ns = 8, .step_us = 9, .pages_free = 10);
+    SAY(r, from, observation, .worker = worker(node), .worker_epoch = epoch, .sequence = sequence, .age_us = age_us,
+        .state = QR_STATE_READY, .tokens_queued = 7, .fingerprint = {{1, 2, 3}}, .prefill_row_ns = 8, .step_us = 9, .pages_free = 10);
 }
 static void assert_seen(rig_t *r, uint64_t to, uint32_t node, uint64_t sequence, uint64_t age_us)
 {
@@ -229,8 +230,10 @@ static void log_and_deliver(run_t *run, uint32_t from, uint64_t at_us)
     rig_t *r = &run->rigs[from], *other = &run->rigs[!from];
     for (uint32_t i = 0; i < r->outbox->count; i++) {
         const qr_message_t *m = &r->outbox->messages[i];
-        uint64_t value = m->type == QR_MESSAGE_observation ? m->body.observation.age_us : m->type == QR_MESSAGE_beat ? m->body.beat.sequence
-                       : m->type == QR_MESSAGE_peer_down ? m->body.peer_down.silence_us : 0;
+        uint64_t value = m->type == QR_MESSAGE_observation ? m->body.observation.age_us
+                         : m->type == QR_MESSAGE_beat      ? m->body.beat.sequence
+                         : m->type == QR_MESSAGE_peer_down ? m->body.peer_down.silence_us
+                                                           : 0;
         assert_true(run->count < QR_COUNT(run->events));
         run->events[run->count++] = (event_t){at_us, m->to, value, m->type, from};
         if (m->to != other->address || run->asleep[!from]) continue;
@@ -238,7 +241,8 @@ static void log_and_deliver(run_t *run, uint32_t from, uint64_t at_us)
         rig_say(other, r->address, m->type, &m->body, sizeof m->body);
         for (uint32_t k = 0; k < other->outbox->count; k++) {
             const qr_message_t *o = &other->outbox->messages[k];
-            run->events[run->count++] = (event_t){at_us, o->to, o->type == QR_MESSAGE_observation ? o->body.observation.age_us : 0, o->type, !from};
+            run->events[run->count++] =
+                (event_t){at_us, o->to, o->type == QR_MESSAGE_observation ? o->body.observation.age_us : 0, o->type, !from};
         }
     }
 }
@@ -293,8 +297,13 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        T(test_observations_go_to_routers_here_and_heartbeats_elsewhere), T(test_the_newest_observation_counts), T(test_a_node_speaks_for_its_own_workers_only),
-        T(test_silence), T(test_leaving), T(test_a_late_alarm_is_not_the_others_silence), T(test_RT_05),
+        T(test_observations_go_to_routers_here_and_heartbeats_elsewhere),
+        T(test_the_newest_observation_counts),
+        T(test_a_node_speaks_for_its_own_workers_only),
+        T(test_silence),
+        T(test_leaving),
+        T(test_a_late_alarm_is_not_the_others_silence),
+        T(test_RT_05),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,8 +8,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
-static const uint64_t prompt = 1ull << 32 | QR_ROLE_prompt << 16, gateway = 1ull << 32 | QR_ROLE_gateway << 16, mesh = 1ull << 32 | QR_ROLE_mesh << 16,
-                      page_manager = 1ull << 32 | 1u << 24 | QR_ROLE_page_manager << 16;
+static const uint64_t prompt = 1ull << 32 | QR_ROLE_prompt << 16, gateway = 1ull << 32 | QR_ROLE_gateway << 16,
+                      mesh = 1ull << 32 | QR_ROLE_mesh << 16, page_manager = 1ull << 32 | 1u << 24 | QR_ROLE_page_manager << 16;
 static qr_given_t given;
 static rig_t rig;
 
@@ -28,8 +28,8 @@ static void pass_probe(void)
 }
 static void finish(uint64_t key, uint32_t how)
 {
-    SAY(&rig, gateway, request_finished, .key = key, .finish = how, .prompt_tokens = 3, .completion_tokens = 2, .cached_tokens = 1, .seed = 5, .queue_us = 6, .prefill_us = 2000,
-        .decode_us = 8, .prompt_ids = U32_COLUMN(1, 2, 3));
+    SAY(&rig, gateway, request_finished, .key = key, .finish = how, .prompt_tokens = 3, .completion_tokens = 2, .cached_tokens = 1,
+        .seed = 5, .queue_us = 6, .prefill_us = 2000, .decode_us = 8, .prompt_ids = U32_COLUMN(1, 2, 3));
 }
 
 static void test_generate_from_ask_to_object(void **unused)
@@ -37,8 +37,18 @@ static void test_generate_from_ask_to_object(void **unused)
     (void)unused;
     const char *const stops[] = {"x", "yz"};
     FILE *stream = tmpfile();
-    qr_prompt_ask_t ask = {.kind = QR_INPUT_CHAT, .text = "hello", .text_bytes = 5, .system = "be kind", .system_bytes = 7, .max_tokens = 9, .temperature = 0.5f, .top_p = 1,
-                           .keep_prompt = true, .stops = stops, .stop_count = 2, .cache_salt = "salt"};
+    qr_prompt_ask_t ask = {.kind = QR_INPUT_CHAT,
+                           .text = "hello",
+                           .text_bytes = 5,
+                           .system = "be kind",
+                           .system_bytes = 7,
+                           .max_tokens = 9,
+                           .temperature = 0.5f,
+                           .top_p = 1,
+                           .keep_prompt = true,
+                           .stops = stops,
+                           .stop_count = 2,
+                           .cache_salt = "salt"};
     qr_prompt_result_t result = {0};
     qr_prompt_given_t list = {.asks = &ask, .results = &result, .ask_count = 1, .stream = stream};
     boot(&list);
@@ -63,11 +73,13 @@ static void test_generate_from_ask_to_object(void **unused)
     assert_bytes(b->cache_salt, "salt");
     rig_quiet(&rig);
     rig.now_us += 5000;
-    SAY(&rig, gateway, request_deltas, .keys = U64_COLUMN(0), .text_lengths = U32_COLUMN(3), .text = TEXT_COLUMN("\"\xc3\xa9"), .token_counts = U32_COLUMN(1), .tokens = U32_COLUMN(41),
-        .logprob_bits = U32_COLUMN(0));
+    SAY(&rig, gateway, request_deltas, .keys = U64_COLUMN(0), .text_lengths = U32_COLUMN(3), .text = TEXT_COLUMN("\"\xc3\xa9"),
+        .token_counts = U32_COLUMN(1), .tokens = U32_COLUMN(41), .logprob_bits = U32_COLUMN(0));
     rig.now_us += 4000;
-    SAY(&rig, gateway, request_deltas, .keys = U64_COLUMN(0), .text_lengths = U32_COLUMN(0), .token_counts = U32_COLUMN(1), .tokens = U32_COLUMN(42), .logprob_bits = U32_COLUMN(0));
-    SAY(&rig, gateway, request_deltas, .keys = U64_COLUMN(0), .text_lengths = U32_COLUMN(1), .text = TEXT_COLUMN("!"), .token_counts = U32_COLUMN(0));
+    SAY(&rig, gateway, request_deltas, .keys = U64_COLUMN(0), .text_lengths = U32_COLUMN(0), .token_counts = U32_COLUMN(1),
+        .tokens = U32_COLUMN(42), .logprob_bits = U32_COLUMN(0));
+    SAY(&rig, gateway, request_deltas, .keys = U64_COLUMN(0), .text_lengths = U32_COLUMN(1), .text = TEXT_COLUMN("!"),
+        .token_counts = U32_COLUMN(0));
     finish(0, QR_FINISH_LENGTH);
     assert_int_equal(NEXT(&rig, mesh, node_stop)->reason, 0);
     rig_quiet(&rig);
@@ -110,7 +122,9 @@ static void test_rounds_one_after_the_other(void **unused)
     const uint32_t tokens[] = {1, 2};
     qr_prompt_ask_t asks[3];
     qr_prompt_result_t results[3] = {{0}, {0}, {0}};
-    for (uint32_t i = 0; i < 3; i++) asks[i] = (qr_prompt_ask_t){.kind = QR_INPUT_TOKENS, .tokens = tokens, .token_count = 2, .max_tokens = 1, .top_p = 1, .round = i == 2};
+    for (uint32_t i = 0; i < 3; i++)
+        asks[i] =
+            (qr_prompt_ask_t){.kind = QR_INPUT_TOKENS, .tokens = tokens, .token_count = 2, .max_tokens = 1, .top_p = 1, .round = i == 2};
     qr_prompt_given_t list = {.asks = asks, .results = results, .ask_count = 3, .drop_cache = true};
     boot(&list);
     pass_probe();
@@ -231,7 +245,9 @@ static void test_bench(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generate_from_ask_to_object), cmocka_unit_test(test_rounds_one_after_the_other), cmocka_unit_test(test_a_path_that_never_answers),
+        cmocka_unit_test(test_generate_from_ask_to_object),
+        cmocka_unit_test(test_rounds_one_after_the_other),
+        cmocka_unit_test(test_a_path_that_never_answers),
         cmocka_unit_test(test_bench),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

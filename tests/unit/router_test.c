@@ -4,8 +4,8 @@
 
 #include "actors/router.h"
 
-static const uint64_t router = 1ull << 32 | QR_ROLE_router << 16, gateway = 1ull << 32 | QR_ROLE_gateway << 16, mesh = 1ull << 32 | QR_ROLE_mesh << 16,
-                      heartbeat = 1ull << 32 | QR_ROLE_heartbeat << 16;
+static const uint64_t router = 1ull << 32 | QR_ROLE_router << 16, gateway = 1ull << 32 | QR_ROLE_gateway << 16,
+                      mesh = 1ull << 32 | QR_ROLE_mesh << 16, heartbeat = 1ull << 32 | QR_ROLE_heartbeat << 16;
 /* Worker 1 is on this node, 2 and 3 on others. */
 static uint64_t worker(uint32_t node) { return qr_address(node, 1, QR_ROLE_worker, 0); }
 
@@ -38,8 +38,9 @@ static int end(void **unused)
 
 static void seen_full(uint32_t node, uint8_t state, uint64_t queued, uint64_t row_ns, uint64_t age_us, uint32_t context)
 {
-    SAY(&rig, heartbeat, observation, .worker = worker(node), .worker_epoch = 5, .sequence = ++sequence, .age_us = age_us, .state = state, .tokens_queued = queued,
-        .context_tokens = context, .prefill_row_ns = row_ns, .prefill_samples = 1, .step_us = 100, .step_samples = 1);
+    SAY(&rig, heartbeat, observation, .worker = worker(node), .worker_epoch = 5, .sequence = ++sequence, .age_us = age_us, .state = state,
+        .tokens_queued = queued, .context_tokens = context, .prefill_row_ns = row_ns, .prefill_samples = 1, .step_us = 100,
+        .step_samples = 1);
 }
 static void seen(uint32_t node, uint64_t queued) { seen_full(node, QR_STATE_READY, queued, 1000, 0, 64); }
 
@@ -76,8 +77,9 @@ static void tokens(uint32_t node, uint64_t id, uint32_t attempt, uint32_t index,
 {
     const uint32_t error = 0, cached = 3;
     const uint64_t us = 9;
-    SAY(&rig, worker(node), tokens, .request_ids = {&id, 1}, .attempts = {&attempt, 1}, .indexes = {&index, 1}, .counts = {&count, 1}, .tokens = {ids, count},
-        .logprob_bits = {ids, count}, .finishes = {&finish, 1}, .errors = {&error, 1}, .cached_tokens = {&cached, 1}, .queue_us = {&us, 1}, .prefill_us = {&us, 1});
+    SAY(&rig, worker(node), tokens, .request_ids = {&id, 1}, .attempts = {&attempt, 1}, .indexes = {&index, 1}, .counts = {&count, 1},
+        .tokens = {ids, count}, .logprob_bits = {ids, count}, .finishes = {&finish, 1}, .errors = {&error, 1},
+        .cached_tokens = {&cached, 1}, .queue_us = {&us, 1}, .prefill_us = {&us, 1});
 }
 /* The worker is told which index is expected; NOT_WANTED: its request is left out. */
 #define NOT_WANTED UINT32_MAX
@@ -110,8 +112,9 @@ static void test_one_request_from_place_to_end(void **unused)
     (void)unused;
     uint64_t id = id_of(2, 1);
     seen(1, 0);
-    SAY(&rig, gateway, place, .request_id = id, .tokens = U32_COLUMN(7, 8, 9), .max_tokens = 4, .temperature_bits = 11, .top_p_bits = 12, .min_p_bits = 13, .top_k = 14,
-        .seed = 15, .logprobs = 1, .ignore_eos = 1, .tenant_salt = TEXT_COLUMN("tenant"), .cache_salt = TEXT_COLUMN("salt"), .priority = 16, .budget_us = 17);
+    SAY(&rig, gateway, place, .request_id = id, .tokens = U32_COLUMN(7, 8, 9), .max_tokens = 4, .temperature_bits = 11, .top_p_bits = 12,
+        .min_p_bits = 13, .top_k = 14, .seed = 15, .logprobs = 1, .ignore_eos = 1, .tenant_salt = TEXT_COLUMN("tenant"),
+        .cache_salt = TEXT_COLUMN("salt"), .priority = 16, .budget_us = 17);
     const qr_offer_t *o = NEXT(&rig, worker(1), offer);
     assert_int_equal(o->attempt, 1);
     assert_int_equal(o->generated_from, 3);
@@ -167,7 +170,7 @@ static void test_best_worker_by_predicted_time(void **unused)
     assert_offer(1, id_of(1, 1), 1); /* 164 against 1400 */
     seen_full(2, QR_STATE_READY, 10, 2000, 0, 64);
     place(id_of(2, 1), 4, 1);
-    assert_offer(2, id_of(2, 1), 1); /* 28 us against 168: what was offered since the last observation counts */
+    assert_offer(2, id_of(2, 1), 1);                             /* 28 us against 168: what was offered since the last observation counts */
     seen_full(1, QR_STATE_READY, UINT64_MAX, UINT64_MAX, 0, 64); /* numbers from outside never wrap */
     place(id_of(3, 1), 4, 1);
     assert_offer(2, id_of(3, 1), 1);
@@ -256,7 +259,8 @@ static void test_old_observations_do_not_count(void **unused)
     rig_quiet(&rig);
     seen_full(1, QR_STATE_READY, 0, 1000, 10, 64);
     assert_offer(1, id_of(0, 1), 1);
-    SAY(&rig, heartbeat, observation, .worker = worker(1), .worker_epoch = 5, .sequence = sequence - 1, .state = QR_STATE_DOWN); /* older: nothing changes */
+    SAY(&rig, heartbeat, observation, .worker = worker(1), .worker_epoch = 5, .sequence = sequence - 1,
+        .state = QR_STATE_DOWN); /* older: nothing changes */
     place(id_of(1, 1), 4, 1);
     assert_offer(1, id_of(1, 1), 1);
 }
@@ -299,15 +303,27 @@ static void rt_03(uint32_t order)
         if (order >> step & 1u) {
             switch (first++) {
             case 0: SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1); break;
-            case 1: tokens(1, id, 1, 0, stale, 2, 0); assert_taken(1, NOT_WANTED); break;
-            case 2: tokens(1, id, 1, delivered, stale, 4 - delivered, 0); assert_taken(1, NOT_WANTED); break; /* even at the right index */
-            case 3: tokens(1, id, 1, 2, stale + 2, 2, QR_FINISH_LENGTH); assert_taken(1, NOT_WANTED); break;
+            case 1:
+                tokens(1, id, 1, 0, stale, 2, 0);
+                assert_taken(1, NOT_WANTED);
+                break;
+            case 2:
+                tokens(1, id, 1, delivered, stale, 4 - delivered, 0);
+                assert_taken(1, NOT_WANTED);
+                break; /* even at the right index */
+            case 3:
+                tokens(1, id, 1, 2, stale + 2, 2, QR_FINISH_LENGTH);
+                assert_taken(1, NOT_WANTED);
+                break;
             }
             if (ends == 0) rig_quiet(&rig); /* nothing of it reaches the gateway */
             continue;
         }
         switch (second++) {
-        case 0: SAY(&rig, worker(2), offer_accepted, .request_id = id, .attempt = 2); rig_quiet(&rig); continue;
+        case 0:
+            SAY(&rig, worker(2), offer_accepted, .request_id = id, .attempt = 2);
+            rig_quiet(&rig);
+            continue;
         case 1: tokens(2, id, 2, 0, good, 1, 0); break;
         case 2: tokens(2, id, 2, 1, good + 1, 1, 0); break;
         case 3: tokens(2, id, 2, 2, good + 2, 2, QR_FINISH_LENGTH); break;
@@ -468,7 +484,8 @@ static void test_refusal_after_acceptance(void **unused)
     seen(1, 0);
     place(id, 4, 9);
     SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
-    SAY(&rig, worker(1), tokens, .request_ids = {&id, 1}, .attempts = {&one, 1}, .indexes = {&zero, 1}, .counts = {&zero, 1}, .finishes = {&finish, 1}, .errors = {&error, 1});
+    SAY(&rig, worker(1), tokens, .request_ids = {&id, 1}, .attempts = {&one, 1}, .indexes = {&zero, 1}, .counts = {&zero, 1},
+        .finishes = {&finish, 1}, .errors = {&error, 1});
     assert_refused(id, QR_E_NEVER_FITS);
     assert_taken(1, 0);
     rig_quiet(&rig);
@@ -476,8 +493,10 @@ static void test_refusal_after_acceptance(void **unused)
 
 static void lose(bool link)
 {
-    if (link) SAY(&rig, mesh, link_down, .node = 2, .reason = QR_E_IO);
-    else SAY(&rig, heartbeat, peer_down, .node = 2, .node_epoch = 5, .silence_us = 1);
+    if (link)
+        SAY(&rig, mesh, link_down, .node = 2, .reason = QR_E_IO);
+    else
+        SAY(&rig, heartbeat, peer_down, .node = 2, .node_epoch = 5, .silence_us = 1);
 }
 
 static void test_a_lost_node(void **unused)
@@ -616,11 +635,24 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        T(test_one_request_from_place_to_end), T(test_best_worker_by_predicted_time), T(test_ties_fall_to_the_smaller_address),
-        T(test_each_candidate_is_asked_once), T(test_no_worker_within_a_second), T(test_why_nobody_can_take_it), T(test_old_observations_do_not_count),
-        T(test_a_silent_worker_is_fenced_and_the_next_one_asked), T(test_RT_03), T(test_repeats_gaps_and_strangers), T(test_undelivered_tokens_are_bounded),
-        T(test_cancel_in_every_state), T(test_refusal_after_acceptance), T(test_a_lost_node), T(test_probe_to_a_node_that_goes_down),
-        T(test_a_worker_that_began_anew), T(test_prompts_are_bounded), T(test_drain_and_stop),
+        T(test_one_request_from_place_to_end),
+        T(test_best_worker_by_predicted_time),
+        T(test_ties_fall_to_the_smaller_address),
+        T(test_each_candidate_is_asked_once),
+        T(test_no_worker_within_a_second),
+        T(test_why_nobody_can_take_it),
+        T(test_old_observations_do_not_count),
+        T(test_a_silent_worker_is_fenced_and_the_next_one_asked),
+        T(test_RT_03),
+        T(test_repeats_gaps_and_strangers),
+        T(test_undelivered_tokens_are_bounded),
+        T(test_cancel_in_every_state),
+        T(test_refusal_after_acceptance),
+        T(test_a_lost_node),
+        T(test_probe_to_a_node_that_goes_down),
+        T(test_a_worker_that_began_anew),
+        T(test_prompts_are_bounded),
+        T(test_drain_and_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
