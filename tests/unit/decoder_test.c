@@ -338,6 +338,42 @@ static void test_failing_lane(void **state)
     free(want);
 }
 
+/* Logits that overflow fail their row; those of rows behind the last token are never looked at. */
+static void test_infinite_logits(void **state)
+{
+    (void)state;
+    for (uint32_t behind = 0; behind < 2; behind++) {
+        qr_tiny_config_t config;
+        qr_gguf_writer_t *writer;
+        qr_tiny_config_init(&config);
+        config.tokens = 300, config.head_format = QR_FORMAT_F32, config.tied = false;
+        assert_int_equal(qr_tiny_build(&config, &writer), 0);
+        float *head = calloc(VOCABULARY * 64, sizeof(float));
+        for (uint32_t i = 0; i < VOCABULARY * 64; i++) head[i] = 0.01f * (float)(i % 7);
+        for (uint32_t i = 0; i < 64; i++) head[(behind ? 310u : 100u) * 64 + i] = i % 2 ? 3e38f : -3e38f;
+        qr_gguf_writer_tensor(writer, "output.weight", QR_FORMAT_F32, 2, (uint64_t[]){64, VOCABULARY}, head, VOCABULARY * 64 * sizeof(float));
+        free(head);
+        model_file_t file = model_file_save(&writer);
+        qr_device_t *device = device_new(QR_ISA_AUTO, 1);
+        qr_model_t *model = model_load(file.path, device);
+        driver_t driver;
+        sequence_t s;
+        uint32_t tokens[8], status[8];
+        float *logits = malloc(sizeof(float) * 8 * VOCABULARY);
+        tokens_draw(tokens, 8, 3);
+        driver_init(&driver, model, 16, 32, 1, 8, 8, true, 1);
+        sequence_init(&driver, &s, tokens);
+        driver_step(&driver, &(span_t){&s, 8}, 1, &logits, NULL, status);
+        for (uint32_t r = 0; r < 8; r++) assert_int_equal(status[r], behind ? 0 : QR_E_NUMERIC);
+        sequence_done(&driver, &s);
+        driver_done(&driver);
+        qr_model_destroy(&model);
+        qr_device_destroy(&device);
+        unlink(file.path);
+        free(logits);
+    }
+}
+
 /* One bit of a resident key changes what a sharer computes (the rows are read, not recomputed). */
 static void test_resident_rows_matter(void **state)
 {
@@ -419,7 +455,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_in_every_format), cmocka_unit_test(test_values_of_shapes), cmocka_unit_test(test_values_of_mixed_layers),
         cmocka_unit_test(test_bits_over_everything),   cmocka_unit_test(test_bits_with_windows), cmocka_unit_test(test_bits_of_forks),
-        cmocka_unit_test(test_failing_lane),           cmocka_unit_test(test_resident_rows_matter), cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_failing_lane),           cmocka_unit_test(test_infinite_logits), cmocka_unit_test(test_resident_rows_matter), cmocka_unit_test(test_slices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
