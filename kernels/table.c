@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "kernels/layout.h"
 
 static const qr_kernel_row_t rows[QR_KERNELS_COUNT] = {
@@ -173,7 +174,7 @@ const char *qr_table_fault(const qr_table_t *table, const qr_launch_t *launch)
     for (uint32_t i = 0; i < table->buffer_counts[launch->kernel]; i++) {
         const qr_buffer_t *buffer = launch->buffers[i];
         if (!buffer || launch->offsets[i] > buffer->bytes) return rows[launch->kernel].buffers[i].name;
-        if (buffer->bytes - launch->offsets[i] < qr_table_bytes(table, launch, i)) return rows[launch->kernel].buffers[i].name;
+        if (buffer->bytes - (QR_MUTANT(80) ? 0 : launch->offsets[i]) < qr_table_bytes(table, launch, i)) return rows[launch->kernel].buffers[i].name;
     }
     return NULL;
 }

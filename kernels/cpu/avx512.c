@@ -73,6 +73,7 @@ QR_INLINE float square_sum(const float *x, uint32_t width)
             v = _mm512_loadu_ps(x + i + 16 * l);
             a[l] = _mm512_fmadd_ps(v, v, a[l]);
         }
+    if (QR_MUTANT(64)) return tree_16(_mm512_add_ps(_mm512_add_ps(a[0], a[1]), _mm512_add_ps(a[2], a[3])));
     return tree_16(_mm512_add_ps(_mm512_add_ps(a[0], a[2]), _mm512_add_ps(a[1], a[3])));
 }
 
@@ -146,7 +147,7 @@ QR_INLINE void rotate_pairs(float *head, const float *c, const float *s, uint32_
     for (uint32_t i = 0; i < half; i += 16) {
         __m512 x0 = _mm512_loadu_ps(head + 2 * i), x1 = _mm512_loadu_ps(head + 2 * i + 16), a = evens(x0, x1), b = odds(x0, x1);
         __m512 cos = _mm512_loadu_ps(c + i), sin = _mm512_loadu_ps(s + i), u = _mm512_mul_ps(b, sin), v = _mm512_mul_ps(b, cos);
-        __m512 ra = _mm512_fmsub_ps(a, cos, u), rb = _mm512_fmadd_ps(a, sin, v);
+        __m512 ra = QR_MUTANT(62) ? _mm512_fmadd_ps(a, cos, u) : _mm512_fmsub_ps(a, cos, u), rb = _mm512_fmadd_ps(a, sin, v);
         _mm512_storeu_ps(head + 2 * i, _mm512_permutex2var_ps(ra, low, rb));
         _mm512_storeu_ps(head + 2 * i + 16, _mm512_permutex2var_ps(ra, high, rb));
     }

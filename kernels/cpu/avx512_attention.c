@@ -46,7 +46,7 @@ QR_INLINE bool soften(__m512 s[VECTORS], uint64_t mask, float *m, __m512 *l, flo
     *ret_factor = 1.0f;
     if (most > *m) {
         *ret_factor = _mm512_cvtss_f32(exp2n_16(_mm512_set1_ps(*m - most)));
-        *l = _mm512_mul_ps(*l, _mm512_set1_ps(*ret_factor));
+        if (!QR_MUTANT(67)) *l = _mm512_mul_ps(*l, _mm512_set1_ps(*ret_factor));
         *m = most;
     }
     __m512 base = _mm512_set1_ps(*m);
@@ -206,7 +206,7 @@ void qr_avx512_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uin
             }
     }
     for (uint32_t i = 0; i < count; i++) states[(uint64_t)i * a->state_floats + 1] = tree_16(l[i]);
-    if (!finite) qr_status_raise(a->status + row);
+    if (!finite && !QR_MUTANT(71)) qr_status_raise(a->status + row);
 }
 
 /* ---- merge ------------------------------------------------------------------------------------------------------------ */
@@ -344,9 +344,9 @@ QR_INLINE void score_tile(const int R, const tile_t *tile, uint32_t first, uint3
     __m512 a[3][2], b[3][2], c[3][2], d[3][2];
     QR_UNROLL for (int r = 0; r < R; r++) q[r] = query_of(tile, first + (uint32_t)r);
     score_lane(R, q, dim, k, 0, a);
-    score_lane(R, q, dim, k, 4, b);
+    score_lane(R, q, dim, k, QR_MUTANT(66) ? 2 : 4, b);
     add_tile(R, a, b);
-    score_lane(R, q, dim, k, 2, b);
+    score_lane(R, q, dim, k, QR_MUTANT(66) ? 4 : 2, b);
     score_lane(R, q, dim, k, 6, c);
     add_tile(R, b, c);
     add_tile(R, a, b);

@@ -42,7 +42,7 @@ QR_INLINE void dots_q4(const bool minus_8, const int G, const int T, const uint8
 {
     const __m512i nibble = _mm512_set1_epi8(15);
     QR_UNROLL for (int t = 0; t < T; t++)
-        QR_UNROLL for (int g = 0; g < G; g++) a[g][t] = minus_8 ? _mm512_set1_epi32(x[t]->minus_8) : _mm512_setzero_si512();
+        QR_UNROLL for (int g = 0; g < G; g++) a[g][t] = minus_8 && !QR_MUTANT(74) ? _mm512_set1_epi32(x[t]->minus_8) : _mm512_setzero_si512();
     QR_UNROLL for (int j = 0; j < 4; j++) {
         __m512i low[2], high[2];
         QR_UNROLL for (int g = 0; g < G; g++) {
@@ -85,11 +85,11 @@ QR_INLINE void store(const job_t *job, const int G, const int T, uint32_t row, u
 {
     QR_UNROLL for (int g = 0; g < G; g++) {
         uint32_t first = (group + (uint32_t)g) * 16, left = job->outputs - first;
-        __mmask16 mask = (__mmask16)(left >= 16 ? 0xffffu : (1u << left) - 1);
+        __mmask16 mask = (__mmask16)(left >= 16 || QR_MUTANT(75) ? 0xffffu : (1u << left) - 1);
         QR_UNROLL for (int t = 0; t < T; t++) {
             float *y = job->y + (row + (uint32_t)t) * job->y_stride + first;
             __m512 value = f[g][t];
-            if (job->accumulate) value = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), value);
+            if (job->accumulate && !QR_MUTANT(77)) value = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), value);
             _mm512_mask_storeu_ps(y, mask, value);
         }
     }
@@ -127,7 +127,8 @@ QR_INLINE void tile(const uint32_t format, const int G, const int T, const job_t
             __m512 d = halves_16(s[g]), m = format == QR_FORMAT_Q4_1 ? halves_16(s[g] + 32) : d;
             QR_UNROLL for (int t = 0; t < T; t++) {
                 __m512 p = _mm512_mul_ps(d, _mm512_set1_ps(x[t]->d));
-                f[g][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a[g][t]), p, f[g][t]);
+                if (QR_MUTANT(65)) f[g][t] = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(a[g][t]), p), f[g][t]);
+                else f[g][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a[g][t]), p, f[g][t]);
                 if (format == QR_FORMAT_Q4_1) f[g][t] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[t]->ds), f[g][t]);
             }
             w[g] += quant;

@@ -6,6 +6,7 @@
 #ifndef QR_CPU_H
 #define QR_CPU_H
 
+#include "base/mutant.h"
 #include "kernels/device.h"
 #include "kernels/layout.h"
 
@@ -45,13 +46,13 @@ typedef struct qr_attend {
 /* First key that the query at `position` sees. */
 static inline uint32_t qr_attend_first(const qr_attend_t *a, uint32_t position)
 {
-    return a->window && position + 1 > a->window ? position + 1 - a->window : 0;
+    return a->window && position + 1 > a->window ? position + 1 - a->window + QR_MUTANT(69) : 0;
 }
 
 /* Slot (page * page_tokens + row) of a lane's token; the 7 after a multiple of 8 follow it. */
 static inline uint64_t qr_attend_slot(const qr_attend_t *a, uint32_t lane, uint32_t token)
 {
-    uint32_t block = token / a->page_tokens - a->first_blocks[lane];
+    uint32_t block = token / a->page_tokens - (QR_MUTANT(76) ? 0 : a->first_blocks[lane]);
     return (uint64_t)a->page_table[a->page_offsets[lane] + block] * a->page_tokens + token % a->page_tokens;
 }
 

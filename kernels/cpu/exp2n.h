@@ -11,7 +11,7 @@
 /* 2^x for x <= 0: below -64, or not a number, +0. x - n is exact, |x - n| <= 1/2; n enters by the exponent's bits. */
 static inline float qr_exp2n(float x)
 {
-    if (!(x >= -64.0f)) return 0.0f;
+    if (!(x >= (QR_MUTANT(78) ? -8.0f : -64.0f))) return 0.0f;
     float t = x + 12582912.0f, n = t - 12582912.0f, f = x - n;
     float p = 0x1.41fbbap-13f;
     p = fmaf(p, f, 0x1.5f3e54p-10f);

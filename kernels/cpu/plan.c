@@ -213,8 +213,9 @@ static void run_merge(qr_plan_t *plan, const piece_t *piece)
     const qr_attend_t *a = &plan->a;
     for (uint32_t head = 0; head < a->heads; head++) {
         float *first = plan->slots + (piece->slot * a->heads + head) * a->state_floats;
-        for (uint32_t i = 1; i < piece->segment_to - piece->segment_from; i++)
-            plan->isa->merge(a->dim, first, first + (uint64_t)i * a->heads * a->state_floats);
+        uint32_t count = piece->segment_to - piece->segment_from;
+        for (uint32_t i = 1; i < count; i++)
+            plan->isa->merge(a->dim, first, first + (uint64_t)(QR_MUTANT(68) ? count - i : i) * a->heads * a->state_floats);
         plan->isa->finish(a->dim, first, output(a, piece->row, head));
     }
 }

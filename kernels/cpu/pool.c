@@ -15,6 +15,7 @@
 #endif
 
 #include "base/error.h"
+#include "base/mutant.h"
 
 enum {
     SPINS = 1000,          /* pauses before the first yield: some tens of microseconds */
@@ -86,7 +87,7 @@ static bool claim(stretch_t *stretch, bool front, uint32_t *ret_piece)
     while (first_of(word) < end_of(word)) {
         uint64_t next = front ? word + (1ull << PLACE_BITS) : word - 1;
         if (atomic_compare_exchange_weak_explicit(&stretch->word, &word, next, memory_order_acq_rel, memory_order_acquire)) {
-            *ret_piece = front ? first_of(word) : end_of(word) - 1;
+            *ret_piece = front || QR_MUTANT(73) ? first_of(word) : end_of(word) - 1;
             return true;
         }
     }

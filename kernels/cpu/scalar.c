@@ -20,7 +20,7 @@ static bool quantise_block(const float *x, qr_activation_t *ret)
         if (bits > most) most = bits;
     }
     *ret = (qr_activation_t){ 0 };
-    if (most >= 0x7f800000u) {
+    if (most >= 0x7f800000u + QR_MUTANT(72)) {
         ret->d = ret->ds = qr_bits_float(0x7fc00000u);
         return true;
     }
@@ -184,7 +184,7 @@ static void product(const qr_cpu_args_t *args, uint32_t row_from, uint32_t row_t
 static void rotate(float *head, const float *table, uint32_t dim, uint32_t pairing)
 {
     for (uint32_t i = 0; i < dim / 2; i++) {
-        uint32_t ia = pairing ? i : 2 * i, ib = pairing ? i + dim / 2 : 2 * i + 1;
+        uint32_t halves = pairing ^ QR_MUTANT(61), ia = halves ? i : 2 * i, ib = halves ? i + dim / 2 : 2 * i + 1;
         float c = table[2 * i], s = table[2 * i + 1], a = head[ia], b = head[ib], u = b * s, v = b * c;
         head[ia] = fmaf(a, c, -u);
         head[ib] = fmaf(a, s, v);
@@ -219,12 +219,12 @@ static void rope_append(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
         for (uint32_t h = 0; h < heads + kv_heads; h++) rotate(q + h * dim, table, dim, pairing);
         for (uint32_t i = 0; i < heads * dim; i++) q[i] = q[i] * args->f[0];
         bool finite = all_finite(q, (heads + 2 * kv_heads) * dim);
-        int32_t slot = ((const int32_t *)args->b[2])[r];
+        int32_t slot = ((const int32_t *)args->b[2])[r] - QR_MUTANT(63);
         if (slot >= 0) {
             uint16_t *k_row = (uint16_t *)args->b[3] + (uint64_t)slot * kv_width, *v_row = (uint16_t *)args->b[4] + (uint64_t)slot * kv_width;
             bool fits = narrow(k, kv_width, k_row);
             fits &= narrow(v, kv_width, v_row);
-            if (!fits) {
+            if (!fits && !QR_MUTANT(79)) {
                 memset(k_row, 0, kv_width * 2ull);
                 memset(v_row, 0, kv_width * 2ull);
             }
@@ -277,7 +277,7 @@ static void attend_span(const qr_attend_t *a, uint32_t lane, uint32_t row, uint3
 static void attend_segment(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t head, uint32_t segment, float *state)
 {
     uint32_t position = a->positions[row], begin = qr_max_u32(qr_attend_first(a, position), segment * QR_SEGMENT);
-    uint32_t end = qr_min_u32(position + 1, (segment + 1) * QR_SEGMENT);
+    uint32_t end = qr_min_u32(position + 1 + QR_MUTANT(70), (segment + 1) * QR_SEGMENT);
     float l[16] = { 0 };
     memset(state, 0, a->state_floats * sizeof *state);
     state[0] = -INFINITY;

@@ -161,16 +161,17 @@ static void test_attention_prefill(void **state)
 static void test_attention_tiles_agree(void **state)
 {
     (void)state;
-    lanes_t whole = { .count = 1, .rows = { 45 }, .keys = { 560 } };
+    enum { ROWS = 24, KEYS = 1040 }; /* the last rows see three segments */
+    lanes_t whole = { .count = 1, .rows = { ROWS }, .keys = { KEYS } };
     scenario_t s = make_attention(6, 2, 64, 16, 0, &whole, 0.5f);
     uint8_t *expected[QR_LAUNCH_BUFFERS_MAX] = { 0 };
     scenario_run(&s, devices[0], 0, expected);
     for (uint32_t tile = 1; tile <= 7; tile += 6)
         for (uint32_t i = 0; i < device_count; i++)
-            for (uint32_t row = 0; row < 45; row += tile) {
-                uint32_t count = qr_min_u32(tile, 45 - row), offsets[2] = { 0, count };
+            for (uint32_t row = 0; row < ROWS; row += tile) {
+                uint32_t count = qr_min_u32(tile, ROWS - row), offsets[2] = { 0, count };
                 scenario_t part = s;
-                uint32_t keys = 515 + row + count;
+                uint32_t keys = KEYS - ROWS + row + count;
                 part.data[0] = s.data[0] + (uint64_t)row * 10 * 64 * 4;
                 part.bytes[0] = (uint64_t)count * 10 * 64 * 4;
                 part.data[3] = s.data[3] + row * 4;

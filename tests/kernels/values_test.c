@@ -391,6 +391,7 @@ static void attend_scores(qr_device_t *device, const float *scores, uint32_t key
         uint16_t *k = (uint16_t *)s.data[1] + slot * 8, *v = (uint16_t *)s.data[2] + slot * 8;
         memset(k, 0, 16);
         k[0] = qr_float_to_half(scores[t] / 1024);
+        for (uint32_t d = 0; d < 8; d++) v[d] = qr_float_to_half((float)((t * 37 + d * 11) % 64) / 16 - 2);
         for (int d = 0; d < 8; d++) ret_mean[d] += (double)qr_half_to_float(v[d]) / keys;
     }
     uint8_t *got[QR_LAUNCH_BUFFERS_MAX];
@@ -416,16 +417,16 @@ static void test_NU_03(void **state)
             for (int t = 0; t < 80; t++) equal[t] = 3;
             attend_scores(devices[i], equal, 80, after, 8, out, mean);
             for (int d = 0; d < 8; d++) within((double)out[d], mean[d], 1e-6 * 4, "NU-03 e: all scores equal");
-            float one[66];
-            for (int t = 0; t < 66; t++) one[t] = t == 65 ? 88.8f : -6e7f; /* fp16 keys reach no further with q at 1024 */
-            lanes_t lanes = { .count = 1, .rows = { 1 }, .keys = { 66 } };
-            (void)lanes;
-            attend_scores(devices[i], one, 66, after, 8, out, mean);
+            float unsplit[8]; /* the same keys in pages of 8, the last page holding one of them, and in one page of 128 */
+            attend_scores(devices[i], equal, 73, after, 128, unsplit, mean);
+            attend_scores(devices[i], equal, 73, after, 8, out, mean);
+            for (int d = 0; d < 8; d++) within((double)out[d], mean[d], 4e-6, "NU-03 c: split over pages");
+            assert_memory_equal(out, unsplit, sizeof out);
         }
     worst_of("NU-03, means");
 }
 
-/* NU-03 b, c, d with values looked at: an idle lane writes nothing; pages of one key agree with one page; a lone high score takes all. */
+/* NU-03 b and d: idle lanes beside a working one change and write nothing; a lone high score takes all. */
 static void test_NU_03_idle_and_lone(void **state)
 {
     (void)state;
