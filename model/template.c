@@ -9,6 +9,7 @@
  *         [if loop.first and messages[0].role != 'system'; LIT; endif]
  *         [LIT] message.role LIT message.content [LIT]
  *     endfor
+ *     [LIT]
  *     if add_generation_prompt; LIT; endif
  *
  * Subscripts and dots are the same; neighbouring fixed texts are one. White space around tags follows the reference renderer with
@@ -39,7 +40,7 @@ struct qr_template {
     size_t used, capacity;
     word_t words[WORDS_MAX];
     size_t word_count, at;
-    literal_t before_all, missing_system, before_role, before_content, after_content, opening;
+    literal_t before_all, missing_system, before_role, before_content, after_content, after_all, opening;
     bool has_missing_system;
 };
 
@@ -226,7 +227,9 @@ static bool take_shape(qr_template_t *t)
     (void)take_literal(t, &t->before_role);
     if (!take_member(t, "role") || !take_literal(t, &t->before_content) || !take_member(t, "content")) return false;
     (void)take_literal(t, &t->after_content);
-    if (!take(t, "< endfor >") || !take(t, "< if add_generation_prompt >")) return false;
+    if (!take(t, "< endfor >")) return false;
+    (void)take_literal(t, &t->after_all);
+    if (!take(t, "< if add_generation_prompt >")) return false;
     return take_literal(t, &t->opening) && take(t, "< endif >") && t->words[t->at].kind == WORD_END;
 }
 
@@ -276,7 +279,7 @@ static bool lacks_system(const qr_template_t *t, const uint32_t *roles, size_t m
 
 size_t qr_template_bytes(const qr_template_t *t, const uint32_t *roles, const uint32_t *lengths, size_t messages)
 {
-    size_t bytes = t->before_all.bytes + t->opening.bytes + (lacks_system(t, roles, messages) ? t->missing_system.bytes : 0);
+    size_t bytes = t->before_all.bytes + t->after_all.bytes + t->opening.bytes + (lacks_system(t, roles, messages) ? t->missing_system.bytes : 0);
     for (size_t i = 0; i < messages; i++)
         bytes += t->before_role.bytes + strlen(role_name(roles[i])) + t->before_content.bytes + lengths[i] + t->after_content.bytes;
     return bytes;
@@ -304,5 +307,6 @@ void qr_template_render(const qr_template_t *t, const uint32_t *roles, const uin
         text += lengths[i];
         put_literal(&to, t, t->after_content);
     }
+    put_literal(&to, t, t->after_all);
     put_literal(&to, t, t->opening);
 }

