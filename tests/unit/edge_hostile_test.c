@@ -184,7 +184,7 @@ static int seeded(void **unused)
 
 int main(void)
 {
-    for (uint32_t i = 0; i < 8; i++) words_put(&words, "\xf0\x9f\x98\x81" + i % 4);
+    for (uint32_t i = 0; i < 8; i++) words_put(&words, &"\xf0\x9f\x98\x81"[i % 4]);
     qr_params_init(&given.params);
     given.params.max_requests = 8;
     given.layout.context_tokens = 14;
