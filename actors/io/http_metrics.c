@@ -32,6 +32,26 @@ void qr_http_source_take(qr_http_source_t *source, qr_u32s_t ids, qr_u64s_t valu
     }
 }
 
+/* The exposed name: times are shown in seconds, the unit that the format's readers expect. */
+static bool put_name(qr_http_buffer_t *out, const char *name)
+{
+    static const char microseconds[] = "_us_total";
+    size_t bytes = strlen(name), end = sizeof microseconds - 1;
+    bool time = bytes > end && !strcmp(name + bytes - end, microseconds);
+    qr_http_put_bytes(out, name, time ? bytes - end : bytes);
+    if (time) qr_http_put(out, "_seconds_total");
+    return time;
+}
+
+static void put_value(qr_http_buffer_t *out, uint64_t value, bool time)
+{
+    qr_http_put_u64(out, time ? value / 1000000 : value);
+    if (!time) return;
+    char digits[8] = ".000000";
+    for (uint64_t i = 6, rest = value % 1000000; i > 0; i--, rest /= 10) digits[i] = (char)('0' + rest % 10);
+    qr_http_put(out, digits);
+}
+
 void qr_http_put_metrics(qr_http_buffer_t *out, const qr_http_source_t *sources, size_t count)
 {
     for (size_t i = 0; i < QR_COUNT(metrics); i++) {
@@ -43,15 +63,15 @@ void qr_http_put_metrics(qr_http_buffer_t *out, const qr_http_source_t *sources,
         }
         if (!known) continue;
         qr_http_put(out, "# HELP ");
-        qr_http_put(out, metrics[i].name);
+        (void)put_name(out, metrics[i].name);
         qr_http_put(out, " ");
         qr_http_put(out, metrics[i].help);
         qr_http_put(out, "\n# TYPE ");
-        qr_http_put(out, metrics[i].name);
+        (void)put_name(out, metrics[i].name);
         qr_http_put(out, metrics[i].kind == COUNTER ? " counter\n" : " gauge\n");
-        qr_http_put(out, metrics[i].name);
+        bool time = put_name(out, metrics[i].name);
         qr_http_put(out, " ");
-        qr_http_put_u64(out, sum);
+        put_value(out, sum, time);
         qr_http_put(out, "\n");
     }
 }

@@ -738,15 +738,16 @@ static void test_restarted_counter(void **state)
 {
     (void)state;
     static qr_http_source_t source;
-    const uint32_t ids[] = {QR_METRIC_batches_total, QR_METRIC_lanes_open};
-    const uint64_t a[] = {10, 5}, b[] = {3, 2};
-    qr_http_source_take(&source, (qr_u32s_t){ids, 2}, (qr_u64s_t){a, 2});
-    qr_http_source_take(&source, (qr_u32s_t){ids, 2}, (qr_u64s_t){b, 2});
+    const uint32_t ids[] = {QR_METRIC_batches_total, QR_METRIC_lanes_open, QR_METRIC_batch_us_total, 159, UINT32_MAX};
+    const uint64_t a[] = {10, 5, 1000000, 7, 7}, b[] = {3, 2, 234567, 7, 7};
+    qr_http_source_take(&source, (qr_u32s_t){ids, 5}, (qr_u64s_t){a, 5});
+    qr_http_source_take(&source, (qr_u32s_t){ids, 5}, (qr_u64s_t){b, 5});
     qr_http_buffer_t out = {0};
     qr_http_put_metrics(&out, &source, 1);
     qr_http_put_bytes(&out, "", 1);
     assert_non_null(strstr(out.data, "\nquire_batches_total 13\n"));
     assert_non_null(strstr(out.data, "\nquire_lanes_open 2\n"));
+    assert_non_null(strstr(out.data, "# TYPE quire_batch_seconds_total counter\nquire_batch_seconds_total 1.234567\n"));
     qr_http_buffer_done(&out);
 }
 
