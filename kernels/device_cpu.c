@@ -214,7 +214,7 @@ static int step(cpu_device_t *cpu, uint64_t deadline_ns)
         if (done) return done;
         cpu->open = true;
     }
-    if (!qr_pool_work(cpu->pool, cpu->hurried ? deadline_ns : UINT64_MAX)) return 0;
+    if (!qr_pool_work(cpu->pool, deadline_ns, cpu->hurried)) return 0;
     if (cpu->launches[cpu->first].kernel != QR_KERNEL_attention || next_round(cpu)) return 1;
     return 0; /* another round is open: the caller looks at the clock and comes back */
 }

@@ -145,7 +145,7 @@ void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint3
     uint32_t position = a->positions[row], begin = qr_max_u32(qr_attend_first(a, position), segment * QR_SEGMENT);
     uint32_t end = qr_min_u32(position + 1, (segment + 1) * QR_SEGMENT), count = (kv_to - kv_from) * a->group;
     const float *q = a->qkv + (uint64_t)row * (a->heads + 2 * a->kv_heads) * a->dim + (uint64_t)kv_from * a->group * a->dim;
-    float l[QR_ATTEND_GROUP_MAX * 2][16];
+    float l[QR_ATTEND_HEADS_MAX][16];
     bool finite = true;
     qr_assert(count <= QR_COUNT(l));
     memset(l, 0, count * sizeof *l);

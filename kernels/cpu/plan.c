@@ -144,7 +144,8 @@ static void add(qr_plan_t *plan, piece_t piece)
 static void cut_few(qr_plan_t *plan, uint32_t lane)
 {
     const qr_attend_t *a = &plan->a;
-    uint32_t step = plan->one_pieces >= 3 * plan->threads || plan->small || plan->threads == 1 ? a->kv_heads : 1;
+    bool whole = plan->one_pieces >= 3 * plan->threads || plan->small || plan->threads == 1;
+    uint32_t step = whole ? qr_max_u32(1, qr_min_u32(a->kv_heads, QR_ATTEND_HEADS_MAX / a->group)) : 1;
     for (uint32_t row = a->row_offsets[lane], from, to; row < a->row_offsets[lane + 1]; row++) {
         segments_of(a, row, 1, &from, &to);
         uint64_t slot = plan->slot_count;

@@ -180,7 +180,7 @@ void qr_pool_destroy(qr_pool_t **pool_address)
 {
     qr_pool_t *pool = *pool_address;
     if (!pool) return;
-    if (pool->open) qr_pool_work(pool, UINT64_MAX); /* helpers never outlive what they work on */
+    if (pool->open) qr_pool_work(pool, UINT64_MAX, false); /* helpers never outlive what they work on */
     atomic_store(&pool->stop, true);
     ring(pool);
     for (uint32_t i = 1; i < pool->threads; i++) pthread_join(pool->helpers[i].thread, NULL);
@@ -214,11 +214,11 @@ void qr_pool_start(qr_pool_t *pool, qr_piece_f *run, void *context, uint32_t cou
 
 static bool late(uint64_t deadline_ns) { return deadline_ns != UINT64_MAX && qr_pool_now_ns() >= deadline_ns; }
 
-static bool work_alone(qr_pool_t *pool, uint64_t deadline_ns)
+static bool work_alone(qr_pool_t *pool, uint64_t deadline_ns, bool hurried)
 {
     while (pool->own_done < pool->count) {
         pool->run(pool->context, pool->own_done++, 0);
-        if (late(deadline_ns)) break;
+        if (hurried && late(deadline_ns)) break;
     }
     pool->open = pool->own_done < pool->count;
     return !pool->open;
@@ -241,14 +241,14 @@ static bool all_done(qr_pool_t *pool)
     return true;
 }
 
-bool qr_pool_work(qr_pool_t *pool, uint64_t deadline_ns)
+bool qr_pool_work(qr_pool_t *pool, uint64_t deadline_ns, bool hurried)
 {
     uint32_t piece;
-    if (pool->alone) return work_alone(pool, deadline_ns);
+    if (pool->alone) return work_alone(pool, deadline_ns, hurried);
     while (claim_any(pool, 0, &piece)) {
         pool->run(pool->context, piece, 0);
         pool->own_done++;
-        if (late(deadline_ns)) return all_done(pool);
+        if (hurried && late(deadline_ns)) return all_done(pool);
     }
     for (uint32_t spins = 1; !all_done(pool); spins++) {
         if (spins < SPINS) pause_briefly();

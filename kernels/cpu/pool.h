@@ -23,8 +23,9 @@ int qr_pool_new(uint32_t threads, qr_pool_t **ret_pool);
 void qr_pool_destroy(qr_pool_t **pool);
 /* Offers pieces 0..count-1 (1..QR_PIECES_MAX). Only when no task is open. */
 void qr_pool_start(qr_pool_t *pool, qr_piece_f *run, void *context, uint32_t count);
-/* Takes pieces until none is left and all are done (true), or until now_ns() >= deadline_ns (false: call again). */
-bool qr_pool_work(qr_pool_t *pool, uint64_t deadline_ns);
+/* Takes pieces until none is left and all are done (true), or until the deadline (false: call again). hurried: looks at the clock after
+ * every piece; else only while it waits for others, which a short task is worth. deadline_ns: of qr_pool_now_ns, UINT64_MAX: none. */
+bool qr_pool_work(qr_pool_t *pool, uint64_t deadline_ns, bool hurried);
 /* CLOCK_MONOTONIC. */
 uint64_t qr_pool_now_ns(void);
 

@@ -292,30 +292,47 @@ static void bench_small(bench_t *b, uint32_t rows)
     for (uint32_t i = 0; i < QR_COUNT(all); i++) qr_buffer_done(b->device, all[i]);
 }
 
-static void nothing(void *context, uint32_t piece, uint32_t thread) { (void)context, (void)piece, (void)thread; }
+/* About 2 us of dependent work that no other thread sees. */
+static void spin_piece(void *context, uint32_t piece, uint32_t thread)
+{
+    volatile uint64_t *sink = (volatile uint64_t *)context + 16 * thread;
+    uint64_t x = piece + 1;
+    for (int i = 0; i < 1500; i++) x = x * 6364136223846793005ull + 1442695040888963407ull;
+    *sink = x;
+}
 
+static double task_ns(qr_pool_t *pool, uint32_t pieces, uint32_t tasks)
+{
+    static uint64_t sinks[16 * QR_THREADS_MAX];
+    uint64_t start = qr_pool_now_ns();
+    for (uint32_t i = 0; i < tasks; i++) {
+        qr_pool_start(pool, spin_piece, sinks, pieces);
+        while (!qr_pool_work(pool, UINT64_MAX, false)) {}
+    }
+    return (double)(qr_pool_now_ns() - start) / tasks;
+}
+
+/* What sharing one piece per thread costs over running one piece alone: the hand-over there and the meeting after it. */
 static void bench_handover(bench_t *b)
 {
-    if (!wanted(b, "handover")) return;
-    qr_pool_t *pool;
-    enum { TASKS = 2000 };
-    double ns[REPEATS_MAX];
-    char what[64];
+    if (!wanted(b, "handover") || b->threads < 2) return;
+    qr_pool_t *pool, *alone;
+    enum { SAMPLES = 2000, TASKS = 20 }; /* short samples: on a busy machine some run undisturbed */
+    static double shared[SAMPLES], single[SAMPLES];
+    uint32_t samples = b->tiny ? 20 : SAMPLES;
     must(qr_pool_new(b->threads, &pool));
-    for (uint32_t pieces = 2; pieces <= 32; pieces *= 4) {
-        for (uint32_t r = 0; r < b->repeats; r++) {
-            uint64_t start = qr_pool_now_ns();
-            for (uint32_t i = 0; i < TASKS; i++) {
-                qr_pool_start(pool, nothing, NULL, pieces);
-                while (!qr_pool_work(pool, UINT64_MAX)) {}
-            }
-            ns[r] = (double)(qr_pool_now_ns() - start) / TASKS;
-        }
-        qsort(ns, b->repeats, sizeof *ns, ascending);
-        snprintf(what, sizeof what, "handover of %u empty pieces", pieces);
-        line(what, ns[0], ns[b->repeats / 2], "ns a task");
+    must(qr_pool_new(1, &alone));
+    for (uint32_t r = 0; r < samples; r++) {
+        shared[r] = task_ns(pool, b->threads, TASKS);
+        single[r] = task_ns(alone, 1, TASKS);
     }
+    qsort(shared, samples, sizeof *shared, ascending);
+    qsort(single, samples, sizeof *single, ascending);
+    line("handover: a piece of one thread alone", single[0], single[samples / 2], "ns");
+    line("handover: one such piece for every thread", shared[0], shared[samples / 2], "ns");
+    printf("    = %.0f ns of hand-over (best - best)\n", shared[0] - single[0]);
     qr_pool_destroy(&pool);
+    qr_pool_destroy(&alone);
 }
 
 int main(int argc, char **argv)

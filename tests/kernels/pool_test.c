@@ -42,7 +42,7 @@ static void test_every_piece_once(void **state)
         for (uint32_t task = 0; task < 3000; task++) {
             uint32_t count = 1 + (task * 7919) % (task % 50 ? 9 : PIECES);
             qr_pool_start(pool, run_piece, &work, count);
-            while (!qr_pool_work(pool, task % 3 ? UINT64_MAX : qr_pool_now_ns() + 1)) {}
+            while (!qr_pool_work(pool, task % 3 ? UINT64_MAX : qr_pool_now_ns() + 1, task % 2)) {}
             for (uint32_t i = 0; i < count; i++) expected[i]++;
             for (uint32_t i = 0; i < count; i++) assert_int_equal(atomic_load(&work.runs[i]), expected[i]);
         }
@@ -69,7 +69,7 @@ static void test_helpers_steal(void **state)
         done = 0;
         for (uint32_t i = 0; i < 64; i++) done += atomic_load(&work.runs[i]);
     }
-    while (!qr_pool_work(pool, UINT64_MAX)) {}
+    while (!qr_pool_work(pool, UINT64_MAX, false)) {}
     for (uint32_t i = 0; i < 64; i++) assert_int_equal(atomic_load(&work.runs[i]), 1);
     assert_int_equal(work.threads_seen, 2);
     qr_pool_destroy(&pool);
@@ -97,7 +97,7 @@ static void test_idle_sleeps(void **state)
     assert_int_equal(qr_pool_new(4, &pool), 0);
     memset(&work, 0, sizeof work);
     qr_pool_start(pool, run_piece, &work, 8);
-    while (!qr_pool_work(pool, UINT64_MAX)) {}
+    while (!qr_pool_work(pool, UINT64_MAX, false)) {}
     struct timespec nap = { 0, 100000000 }, before, after;
     nanosleep(&nap, NULL); /* they fall asleep */
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
@@ -108,7 +108,7 @@ static void test_idle_sleeps(void **state)
     assert_true(burnt < 0.03);
     memset(&work, 0, sizeof work); /* and wake again */
     qr_pool_start(pool, run_piece, &work, 500);
-    while (!qr_pool_work(pool, UINT64_MAX)) {}
+    while (!qr_pool_work(pool, UINT64_MAX, false)) {}
     for (uint32_t i = 0; i < 500; i++) assert_int_equal(atomic_load(&work.runs[i]), 1);
     qr_pool_destroy(&pool);
 }
