@@ -1,5 +1,6 @@
 /* main.c - the `quire` program: a table of subcommands. Each reads its options by the one table of base/params.def, makes what
  * actors are given (model, device, decoder, tokenizer) and hands the rest to the room that does the work. */
+#include "actors/detokenize.h"
 #include "actors/gateway.h"
 #include "actors/heartbeat.h"
 #include "actors/io/bench.h"
@@ -326,6 +327,13 @@ static int read_file(const char *path, generate_options_t *o)
     o->ask.kind = QR_INPUT_TEXT, o->ask.text = o->text, o->ask.text_bytes = bytes;
     return 0;
 }
+static int read_stop(const char *word, generate_options_t *o)
+{
+    if (!*word || strlen(word) > QR_STOP_BYTES_MAX) return fail("--stop", "needs 1 to 256 bytes"), -1;
+    if (o->ask.stop_count == QR_STOPS_MAX) return fail("--stop", "may be given 16 times"), -1;
+    o->stops[o->ask.stop_count++] = word;
+    return 0;
+}
 static int generate_flag(generate_options_t *o, const char *word)
 {
     if (!strcmp(word, "--json")) return o->json = true, 1;
@@ -352,7 +360,7 @@ static int generate_own(void *context, int words, char **word)
         else if (!strcmp(name, "--top-p")) took = read_number(name, next, 0, 1, &value) ? -1 : (o->ask.top_p = (float)value, 2);
         else if (!strcmp(name, "--min-p")) took = read_number(name, next, 0, 1, &value) ? -1 : (o->ask.min_p = (float)value, 2);
         else if (!strcmp(name, "--top-k")) took = read_number(name, next, 0, 1e6, &value) ? -1 : (o->ask.top_k = (uint32_t)value, 2);
-        else if (!strcmp(name, "--stop") && o->ask.stop_count < QR_STOPS_MAX) o->stops[o->ask.stop_count++] = next;
+        else if (!strcmp(name, "--stop")) took = read_stop(next, o) ? -1 : 2;
         else took = 0;
     }
     if (chat && o->ask.kind == QR_INPUT_TEXT) o->ask.kind = QR_INPUT_CHAT;
@@ -366,7 +374,8 @@ static int generate_contiguous(boot_t *boot, generate_options_t *o)
     const uint32_t context = boot->given.layout.context_tokens, vocabulary = model->vocabulary.count;
     char message[512];
     qr_prompt_result_t result = {.finish = QR_FINISH_LENGTH};
-    size_t prompt = 0, text_capacity = 1;
+    size_t prompt = 0;
+    uint64_t text_capacity = QR_DETOKENIZE_ROOM(0) + 1;
     uint32_t *tokens = malloc((size_t)context * sizeof *tokens);
     float *logits = malloc(model->arch.vocabulary * sizeof *logits);
     if (!tokens || !logits) return fail("not enough memory", NULL);
@@ -385,6 +394,8 @@ static int generate_contiguous(boot_t *boot, generate_options_t *o)
     qr_oracle_t *oracle;
     if (qr_oracle_new(model, context, &oracle, message, sizeof message)) return fail(message, NULL);
     uint32_t most = (uint32_t)qr_min_u64(o->ask.max_tokens ? o->ask.max_tokens : 1024, context - prompt ? context - prompt : 1);
+    qr_detokenize_t text;
+    if (qr_detokenize_init(&text, (qr_bytes_t){0}, (qr_u32s_t){0})) qr_unreachable("no stop strings are always valid");
     uint64_t begin = clock_us();
     result.prompt_ids = tokens, result.prompt_id_count = result.prompt_tokens = (uint32_t)prompt;
     result.tokens = calloc(most, sizeof *result.tokens), result.token_us = calloc(most, sizeof *result.token_us);
@@ -400,18 +411,16 @@ static int generate_contiguous(boot_t *boot, generate_options_t *o)
             result.finish = QR_FINISH_STOP;
             break;
         }
-        if (!(model->vocabulary.flags[best] & QR_TOKEN_SPECIAL)) text_capacity += model->vocabulary.offsets[best + 1] - model->vocabulary.offsets[best];
+        text_capacity += QR_DETOKENIZE_ROOM(qr_detokenize_bytes(&model->vocabulary, best));
         if (result.token_count < most) status = qr_oracle_step(oracle, &best, 1, logits);
     }
     if (status) return fail("contiguous decoder", qr_error_sentence(status));
     result.text = calloc(1, text_capacity);
     if (!result.text) return fail("not enough memory", NULL);
-    for (uint32_t i = 0; i < result.token_count; i++) {
-        uint32_t t = result.tokens[i], bytes = model->vocabulary.offsets[t + 1] - model->vocabulary.offsets[t];
-        if (model->vocabulary.flags[t] & QR_TOKEN_SPECIAL) continue;
-        memcpy(result.text + result.text_bytes, model->vocabulary.bytes + model->vocabulary.offsets[t], bytes);
-        result.text_bytes += bytes;
-    }
+    uint8_t *out = (uint8_t *)result.text;
+    for (uint32_t i = 0; i < result.token_count; i++)
+        result.text_bytes += qr_detokenize_token(&text, &model->vocabulary, result.tokens[i], out + result.text_bytes, text_capacity - result.text_bytes);
+    result.text_bytes += qr_detokenize_finish(&text, out + result.text_bytes, text_capacity - result.text_bytes);
     result.completion_tokens = result.token_count;
     result.first_us = result.token_us[0], result.ended_us = clock_us() - begin;
     if (o->json) qr_generate_print_json(&result, boot->load_us, stdout);

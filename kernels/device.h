@@ -12,6 +12,8 @@
 
 typedef struct qr_device qr_device_t;
 
+enum { QR_HEADS_PER_KV_MAX = 64 }; /* query heads of one kv head; a model with more is refused at load */
+
 /* Memory of the device. host: where the cpu may read and write it (cpu device: the memory itself; opencl: NULL, use read/write). */
 typedef struct qr_buffer {
     uint8_t *host;

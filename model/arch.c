@@ -187,6 +187,9 @@ static int kv_heads_read(reading_t *r)
     if (values[0] == 0 || r->numbers.heads % values[0])
         return REFUSE(r, QR_E_FORMAT, "llama.attention.head_count_kv %u does not divide llama.attention.head_count %llu", values[0],
                       (unsigned long long)r->numbers.heads);
+    if (r->numbers.heads / values[0] > QR_HEADS_PER_KV_MAX)
+        return REFUSE(r, QR_E_UNSUPPORTED, "llama.attention.head_count %llu over llama.attention.head_count_kv %u: at most %d query heads share one",
+                      (unsigned long long)r->numbers.heads, values[0], QR_HEADS_PER_KV_MAX);
     r->arch.kv_heads = values[0];
     return 0;
 }

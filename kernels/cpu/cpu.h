@@ -27,7 +27,7 @@ enum {
     QR_SPAN = 64, QR_SEGMENT = 512,        /* arithmetic 5.2, 5.3: absolute positions */
     QR_STATE_HEAD = 16,                    /* floats before acc in an attention state: M, l, then unused */
     QR_ATTEND_DIM_MAX = 256,
-    QR_ATTEND_GROUP_MAX = 64,              /* query heads of one kv head */
+    QR_ATTEND_GROUP_MAX = QR_HEADS_PER_KV_MAX,              /* query heads of one kv head */
     QR_ATTEND_HEADS_MAX = 128,             /* query heads of one call of attend_one */
     QR_ATTEND_ROWS_MAX = 128               /* query rows x heads of one tile of attend_many */
 };

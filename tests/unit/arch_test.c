@@ -110,6 +110,10 @@ static void test_MF_11(void **state)
     qr_gguf_writer_u32(writer, "llama.attention.head_count_kv", 3);
     refused(writer, QR_E_FORMAT, "llama.attention.head_count_kv 3", "llama.attention.head_count 4");
     writer = tiny();
+    qr_gguf_writer_u32(writer, "llama.attention.head_count", 128);
+    qr_gguf_writer_u32(writer, "llama.attention.head_count_kv", 1);
+    refused(writer, QR_E_UNSUPPORTED, "llama.attention.head_count 128", "at most 64 query heads");
+    writer = tiny();
     qr_gguf_writer_u32(writer, "llama.attention.head_count_kv", 1); /* divides, but the tensors say 2 */
     refused(writer, QR_E_FORMAT, "blk.0.attn_k.weight", "llama.embedding_length with attention.head_count_kv");
     writer = tiny();
