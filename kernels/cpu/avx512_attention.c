@@ -276,9 +276,9 @@ QR_INLINE void transpose_16(__m512 r[16])
     }
 }
 
-/* Widens the looked-at keys of a span; the others become zeros, and so does whatever is not finite: a masked key may then
- * contribute fma(+0, v, acc), and a visible one that is not finite has shown itself in its score. */
-static void widen_span(tile_t *tile, const span_t *span)
+/* Widens the looked-at keys of a span; the others become zeros, and so does, where some key is masked for some row, whatever is not
+ * finite: a masked key may then contribute fma(+0, v, acc), and a visible one that is not finite has shown itself in its score. */
+static void widen_span(tile_t *tile, const span_t *span, bool masked)
 {
     const qr_attend_t *a = tile->a;
     uint64_t stride = kv_width(a), at = (uint64_t)tile->kv * a->dim;
@@ -299,7 +299,7 @@ static void widen_span(tile_t *tile, const span_t *span)
             __m512 x = _mm512_setzero_ps();
             if (key >= span->first && key < span->end) {
                 x = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(span->v[key / 8] + (key % 8) * stride + at + d)));
-                x = _mm512_maskz_mov_ps((__mmask16)~_mm512_fpclass_ps_mask(x, 0x99), x);
+                if (masked) x = _mm512_maskz_mov_ps((__mmask16)~_mm512_fpclass_ps_mask(x, 0x99), x);
             }
             _mm512_store_ps(tile->v + key * a->dim + d, x);
         }
@@ -462,7 +462,8 @@ void qr_avx512_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, ui
     for (uint32_t base = begin / QR_SPAN * QR_SPAN; base < end; base += QR_SPAN) {
         span_t span;
         find_span(a, lane, base, qr_max_u32(begin, base), qr_min_u32(end, base + QR_SPAN), &span);
-        widen_span(&tile, &span);
+        bool masked = base + QR_SPAN > a->positions[row] + 1 || base < qr_attend_first(a, a->positions[row + row_count - 1]);
+        widen_span(&tile, &span, masked);
         score_rows(&tile, &span);
         soften_rows(&tile, base);
         weigh_rows(&tile, base, &span);
