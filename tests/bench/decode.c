@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/prng.h"
 #include "model/decoder.h"
+#include "model/sampler.h"
 #include "model/tiny.h"
 
 enum { LANES = 8, TILE = 512 };
@@ -81,6 +83,36 @@ static void figure(bench_t *b, const char *name, uint32_t lanes, uint32_t rows, 
     printf("%-28s %10.1f tokens/s  (median of %u; %.3f ms a step)\n", name, (double)(lanes * rows) / times[count / 2], count, 1e3 * times[count / 2]);
 }
 
+/* Draws from logits with the spread of a language model: greedy, free, and with filters. */
+static void draws(bench_t *b)
+{
+    static const struct { const char *name; qr_sampling_t sampling; } kinds[] = {
+        {"draw, greedy", {0, 1, 0, 0, 1}},          {"draw, temperature 1", {1, 1, 0, 0, 1}},   {"draw, top_p 0.95", {0.8f, 0.95f, 0, 0, 1}},
+        {"draw, top_k 40", {0.8f, 1, 0, 40, 1}},    {"draw, min_p 0.05", {1, 1, 0.05f, 0, 1}},
+    };
+    uint32_t count = b->model->vocabulary.count;
+    float *logits = malloc(count * sizeof *logits), logprob;
+    void *scratch = malloc(qr_sampler_scratch_bytes(count));
+    qr_prng_t prng;
+    qr_prng_init(&prng, 1);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t sum = 0; /* of uniform numbers: nearly normal, standard deviation 3 */
+        for (int k = 0; k < 12; k++) sum += qr_prng_below(&prng, 1 << 16);
+        logits[i] = 3.0f * ((float)sum / 65536 - 6);
+    }
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+        for (int with = 0; with < 2; with++) {
+            uint32_t runs = 0, sum = 0;
+            double start = now(), spent = 0;
+            while (runs < 3 || spent < b->seconds / 4) {
+                sum += qr_sampler_draw(&kinds[k].sampling, logits, count, runs++, 0, scratch, with ? &logprob : NULL);
+                spent = now() - start;
+            }
+            printf("%-20s %-8s %9.1f us   (mean of %u, %u tokens; %u)\n", kinds[k].name, with ? "logprob" : "", 1e6 * spent / runs, runs, count, sum % 10);
+        }
+    free(logits), free(scratch);
+}
+
 static void prepare(bench_t *b, uint32_t lanes_context)
 {
     char message[512] = "";
@@ -134,6 +166,7 @@ int main(int argc, char **argv)
     figure(&b, "decode, context 2048", 1, 1, 2048);
     figure(&b, "8 lanes, context 16", LANES, 1, 16);
     figure(&b, "8 lanes, context 2048", LANES, 1, 2048);
+    draws(&b);
     qr_decoder_destroy(&b.decoder);
     qr_model_destroy(&b.model);
     qr_device_destroy(&b.device);
