@@ -69,8 +69,8 @@ static void test_avx512_tiles(void **state)
         print_message("no AVX-512 VNNI here\n");
         skip();
     }
-    static const struct { uint32_t format; double least; } rows[] = { { QR_FORMAT_Q8_0, 0.48 }, { QR_FORMAT_Q4_0, 0.42 }, { QR_FORMAT_Q4_1, 0.38 },
-                                                                      { QR_FORMAT_F16, 0.45 / 4 } };
+    static const struct { uint32_t format; double least; } rows[] = { { QR_FORMAT_Q8_0, 0.42 }, { QR_FORMAT_Q4_0, 0.38 }, { QR_FORMAT_Q4_1, 0.36 },
+                                                                      { QR_FORMAT_F16, 0.40 / 4 } };
     for (uint32_t i = 0; i < QR_COUNT(rows); i++) {
         enum { ROWS = 48, COLUMNS = 576, OUTPUTS = 576 };
         scenario_t s = make_product(rows[i].format, ROWS, COLUMNS, OUTPUTS, 0, false);
@@ -118,8 +118,8 @@ static void test_avx512_attention(void **state)
     }
     double rate, peak, work = 2.0 * 3 * 64 * 32 * (512 - 16);
     shares(device, &launch, work, &rate, &peak);
-    print_message("attention: %.0f GFLOP/s, %.0f %% of the fma rate (at least 45 %%)\n", 2 * rate, 100 * rate / (peak / 4));
-    assert_true(rate > 0.45 * peak / 4);
+    print_message("attention: %.0f GFLOP/s, %.0f %% of the fma rate (at least 36 %%)\n", 2 * rate, 100 * rate / (peak / 4));
+    assert_true(rate > 0.36 * peak / 4);
     for (int i = 0; i < QR_LAUNCH_BUFFERS_MAX; i++) qr_buffer_done(device, &buffers[i]);
     scenario_done(&s);
     qr_device_destroy(&device);
