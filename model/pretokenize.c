@@ -11,6 +11,7 @@
 #include "model/pretokenize.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -44,18 +45,18 @@ static const struct range {
     uint32_t first, last;
     int class;
 } ranges[] = {
-    {0x180E, 0x180E, OTHER}, {0x1C89, 0x1C8A, LETTER}, {0xA7CB, 0xA7CD, LETTER}, {0xA7DA, 0xA7DC, LETTER}, {0x105C0, 0x105F3, LETTER},
-    {0x10D40, 0x10D49, NUMBER}, {0x10D4A, 0x10D65, LETTER}, {0x10D6F, 0x10D85, LETTER}, {0x10EC2, 0x10EC4, LETTER},
-    {0x1123F, 0x11240, LETTER}, {0x11380, 0x11389, LETTER}, {0x1138B, 0x1138B, LETTER}, {0x1138E, 0x1138E, LETTER},
-    {0x11390, 0x113B5, LETTER}, {0x113B7, 0x113B7, LETTER}, {0x113D1, 0x113D1, LETTER}, {0x113D3, 0x113D3, LETTER},
-    {0x116D0, 0x116E3, NUMBER}, {0x11BC0, 0x11BE0, LETTER}, {0x11BF0, 0x11BF9, NUMBER}, {0x11F02, 0x11F02, LETTER},
-    {0x11F04, 0x11F10, LETTER}, {0x11F12, 0x11F33, LETTER}, {0x11F50, 0x11F59, NUMBER}, {0x1342F, 0x1342F, LETTER},
-    {0x13441, 0x13446, LETTER}, {0x13460, 0x143FA, LETTER}, {0x16100, 0x1611D, LETTER}, {0x16130, 0x16139, NUMBER},
-    {0x16D40, 0x16D6C, LETTER}, {0x16D70, 0x16D79, NUMBER}, {0x18CFF, 0x18CFF, LETTER}, {0x1B132, 0x1B132, LETTER},
-    {0x1B155, 0x1B155, LETTER}, {0x1CCF0, 0x1CCF9, NUMBER}, {0x1D2C0, 0x1D2D3, NUMBER}, {0x1DF25, 0x1DF2A, LETTER},
-    {0x1E030, 0x1E06D, LETTER}, {0x1E4D0, 0x1E4EB, LETTER}, {0x1E4F0, 0x1E4F9, NUMBER}, {0x1E5D0, 0x1E5ED, LETTER},
-    {0x1E5F0, 0x1E5F0, LETTER}, {0x1E5F1, 0x1E5FA, NUMBER}, {0x2B739, 0x2B739, LETTER}, {0x2EBF0, 0x2EE5D, LETTER},
-    {0x31350, 0x323AF, LETTER},
+    {0x180E, 0x180E, OTHER},    {0x1C89, 0x1C8A, LETTER},   {0xA7CB, 0xA7CD, LETTER},   {0xA7DA, 0xA7DC, LETTER},
+    {0x105C0, 0x105F3, LETTER}, {0x10D40, 0x10D49, NUMBER}, {0x10D4A, 0x10D65, LETTER}, {0x10D6F, 0x10D85, LETTER},
+    {0x10EC2, 0x10EC4, LETTER}, {0x1123F, 0x11240, LETTER}, {0x11380, 0x11389, LETTER}, {0x1138B, 0x1138B, LETTER},
+    {0x1138E, 0x1138E, LETTER}, {0x11390, 0x113B5, LETTER}, {0x113B7, 0x113B7, LETTER}, {0x113D1, 0x113D1, LETTER},
+    {0x113D3, 0x113D3, LETTER}, {0x116D0, 0x116E3, NUMBER}, {0x11BC0, 0x11BE0, LETTER}, {0x11BF0, 0x11BF9, NUMBER},
+    {0x11F02, 0x11F02, LETTER}, {0x11F04, 0x11F10, LETTER}, {0x11F12, 0x11F33, LETTER}, {0x11F50, 0x11F59, NUMBER},
+    {0x1342F, 0x1342F, LETTER}, {0x13441, 0x13446, LETTER}, {0x13460, 0x143FA, LETTER}, {0x16100, 0x1611D, LETTER},
+    {0x16130, 0x16139, NUMBER}, {0x16D40, 0x16D6C, LETTER}, {0x16D70, 0x16D79, NUMBER}, {0x18CFF, 0x18CFF, LETTER},
+    {0x1B132, 0x1B132, LETTER}, {0x1B155, 0x1B155, LETTER}, {0x1CCF0, 0x1CCF9, NUMBER}, {0x1D2C0, 0x1D2D3, NUMBER},
+    {0x1DF25, 0x1DF2A, LETTER}, {0x1E030, 0x1E06D, LETTER}, {0x1E4D0, 0x1E4EB, LETTER}, {0x1E4F0, 0x1E4F9, NUMBER},
+    {0x1E5D0, 0x1E5ED, LETTER}, {0x1E5F0, 0x1E5F0, LETTER}, {0x1E5F1, 0x1E5FA, NUMBER}, {0x2B739, 0x2B739, LETTER},
+    {0x2EBF0, 0x2EE5D, LETTER}, {0x31350, 0x323AF, LETTER},
 };
 /* Numbers of Unicode 17, for rules that split single digits. */
 static const struct range digit_ranges[] = {{0x11DE0, 0x11DE9, NUMBER}, {0x16FF4, 0x16FF6, NUMBER}};
@@ -108,14 +109,16 @@ uint32_t qr_utf8_write(uint32_t code, uint8_t *to)
 static void mark_blocks(qr_pretokenizer_t *p, const struct range *from, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        for (uint32_t block = from[i].first >> 8; block <= from[i].last >> 8; block++) p->blocks[block >> 3] |= (uint8_t)(1u << (block & 7));
+        for (uint32_t block = from[i].first >> 8; block <= from[i].last >> 8; block++)
+            p->blocks[block >> 3] |= (uint8_t)(1u << (block & 7));
 }
 
 static int compile(qr_pretokenizer_t *p)
 {
     int error;
     PCRE2_SIZE offset;
-    p->code = pcre2_compile((PCRE2_SPTR)p->rule->pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, NULL);
+    p->code =
+        pcre2_compile((PCRE2_SPTR)p->rule->pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, NULL);
     if (!p->code) return -QR_E_MEMORY; /* the patterns are ours and correct */
     p->data = pcre2_match_data_create(1, NULL);
     p->context = pcre2_match_context_create(NULL);
@@ -176,8 +179,10 @@ static int class_in(const struct range *table, size_t count, uint32_t code)
     size_t low = 0, high = count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (code > table[middle].last) low = middle + 1;
-        else high = middle;
+        if (code > table[middle].last)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low < count && code >= table[low].first ? table[low].class : -1;
 }
@@ -216,7 +221,7 @@ int qr_pretokenizer_start(qr_pretokenizer_t *p, const char *text, size_t bytes)
             continue;
         }
         uint32_t length, code = qr_utf8_read(t + i, &length), other = stand_in(p, code, length);
-        if (other) {
+        if (other && !QR_MUTANT(455)) {
             if (p->text != p->copy && make_copy(p, text, bytes)) return -QR_E_MEMORY;
             qr_utf8_write(other, p->copy + i);
         }

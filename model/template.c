@@ -17,6 +17,7 @@
 #include "model/template.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "messages/message.h"
 
 #include <ctype.h>
@@ -65,10 +66,14 @@ static bool read_quoted(qr_template_t *t, const char *source, size_t *at)
         char byte = source[*at];
         if (byte == '\\') {
             byte = source[++*at];
-            if (byte == 'n') byte = '\n';
-            else if (byte == 't') byte = '\t';
-            else if (byte == 'r') byte = '\r';
-            else if (byte != '\\' && byte != '\'' && byte != '"') return false;
+            if (byte == 'n')
+                byte = '\n';
+            else if (byte == 't')
+                byte = '\t';
+            else if (byte == 'r')
+                byte = '\r';
+            else if (byte != '\\' && byte != '\'' && byte != '"')
+                return false;
         }
         add_byte(t, byte);
     }
@@ -119,7 +124,7 @@ static bool read_bare(qr_template_t *t, const char *source, size_t *at, bool aft
     *at = to;
     if (trim) {
         while (from < to && isspace((unsigned char)source[from])) from++;
-    } else if (after_block && from < to && source[from] == '\n') {
+    } else if (after_block && from < to && source[from] == '\n' && !QR_MUTANT(456)) {
         from++;
     }
     if (source[to] && source[to + 2] == '-') {
@@ -208,9 +213,11 @@ static bool take_member(qr_template_t *t, const char *member)
     char dotted[64], subscript[64];
     snprintf(dotted, sizeof dotted, "message . %s", member);
     snprintf(subscript, sizeof subscript, "message [ '%s' ]", member);
-    while (take(t, "+")) {}
+    while (take(t, "+")) {
+    }
     bool taken = take(t, dotted) || take(t, subscript);
-    while (taken && take(t, "+")) {}
+    while (taken && take(t, "+")) {
+    }
     return taken;
 }
 
@@ -235,7 +242,8 @@ static bool take_shape(qr_template_t *t)
 
 int qr_template_new(const char *source, qr_template_t **ret_template, char *message, size_t message_bytes)
 {
-    static const char supported[] = "supported: ChatML-shaped templates (one loop over messages that writes role and content between fixed texts)";
+    static const char supported[] =
+        "supported: ChatML-shaped templates (one loop over messages that writes role and content between fixed texts)";
     size_t bytes = strnlen(source, SOURCE_BYTES_MAX + 1);
     if (bytes == 0 || bytes > SOURCE_BYTES_MAX) {
         snprintf(message, message_bytes, "tokenizer.chat_template: %s; %s", bytes ? "longer than 64 KiB" : "the model has none", supported);
@@ -274,12 +282,13 @@ static const char *role_name(uint32_t role)
 }
 static bool lacks_system(const qr_template_t *t, const uint32_t *roles, size_t messages)
 {
-    return t->has_missing_system && messages > 0 && strcmp(role_name(roles[0]), "system") != 0;
+    return t->has_missing_system && messages > 0 && (strcmp(role_name(roles[0]), "system") != 0 || QR_MUTANT(457));
 }
 
 size_t qr_template_bytes(const qr_template_t *t, const uint32_t *roles, const uint32_t *lengths, size_t messages)
 {
-    size_t bytes = t->before_all.bytes + t->after_all.bytes + t->opening.bytes + (lacks_system(t, roles, messages) ? t->missing_system.bytes : 0);
+    size_t bytes =
+        t->before_all.bytes + t->after_all.bytes + t->opening.bytes + (lacks_system(t, roles, messages) ? t->missing_system.bytes : 0);
     for (size_t i = 0; i < messages; i++)
         bytes += t->before_role.bytes + strlen(role_name(roles[i])) + t->before_content.bytes + lengths[i] + t->after_content.bytes;
     return bytes;

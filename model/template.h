@@ -22,7 +22,7 @@ void qr_template_destroy(qr_template_t **chat_template);
 size_t qr_template_bytes(const qr_template_t *chat_template, const uint32_t *roles, const uint32_t *lengths, size_t messages);
 /* Renders messages (roles QR_CHAT_*; text: all contents back to back) and the opening of the assistant's turn. to: room for
  * qr_template_bytes; contents: [messages], in order. Role developer is written as system: models know no other. */
-void qr_template_render(const qr_template_t *chat_template, const uint32_t *roles, const uint32_t *lengths, size_t messages, const char *text,
-                        char *to, qr_template_range_t *contents);
+void qr_template_render(const qr_template_t *chat_template, const uint32_t *roles, const uint32_t *lengths, size_t messages,
+                        const char *text, char *to, qr_template_range_t *contents);
 
 #endif

@@ -9,6 +9,7 @@
 #include "model/tokenizer.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "model/gguf.h"
 #include "model/pretokenize.h"
 #include "model/template.h"
@@ -17,8 +18,8 @@
 #include <stdlib.h>
 
 enum {
-    SCAN_BYTES_MAX = 48,     /* longer pieces are merged with the heap */
-    CACHE_SLOTS = 1 << 14,   /* of 64 bytes */
+    SCAN_BYTES_MAX = 48,   /* longer pieces are merged with the heap */
+    CACHE_SLOTS = 1 << 14, /* of 64 bytes */
     CACHE_KEY_BYTES = 22,
     CACHE_IDS = 8,
     HEAP_KEEP_BYTES = 1 << 20 /* scratch beyond this is given back after a piece */
@@ -45,11 +46,11 @@ typedef struct special {
 
 struct qr_tokenizer {
     uint32_t count, merge_count;
-    uint8_t *arena;         /* raw bytes of every token */
-    uint32_t *offsets;      /* [count + 1] into arena */
-    uint32_t *ids;          /* [id_mask + 1] open addressing over ordinary tokens by their bytes; QR_TOKEN_NONE = empty */
+    uint8_t *arena;    /* raw bytes of every token */
+    uint32_t *offsets; /* [count + 1] into arena */
+    uint32_t *ids;     /* [id_mask + 1] open addressing over ordinary tokens by their bytes; QR_TOKEN_NONE = empty */
     uint64_t id_mask;
-    pair_slot_t *pairs;     /* [pair_mask + 1]; rank QR_TOKEN_NONE = empty */
+    pair_slot_t *pairs; /* [pair_mask + 1]; rank QR_TOKEN_NONE = empty */
     uint64_t pair_mask;
     uint32_t byte_ids[256]; /* QR_TOKEN_NONE: no token */
     special_t *specials;    /* sorted by bytes */
@@ -58,7 +59,7 @@ struct qr_tokenizer {
     cache_slot_t *cache;
     qr_pretokenizer_t *pretokenizer;
     qr_template_t *chat_template;
-    char chat_error[256];   /* why there is no chat_template */
+    char chat_error[256]; /* why there is no chat_template */
     uint32_t bos_token;
     bool add_bos;
     /* scratch of the piece at hand */
@@ -321,7 +322,8 @@ static int read_strings(const qr_gguf_t *file, const char *key, qr_token_text_t 
     uint64_t cursor = 0;
     qr_gguf_string_t string;
     uint32_t count = 0;
-    while (count < entry->count && qr_gguf_string_next(entry, &cursor, &string)) texts[count++] = (qr_token_text_t){string.data, string.bytes};
+    while (count < entry->count && qr_gguf_string_next(entry, &cursor, &string))
+        texts[count++] = (qr_token_text_t){string.data, string.bytes};
     *ret_texts = texts;
     *ret_count = count;
     return 0;
@@ -347,7 +349,8 @@ static int read_names(const qr_gguf_t *file, char pre[64], char *message, size_t
 {
     qr_gguf_string_t text;
     int error = qr_gguf_get_string(file, "tokenizer.ggml.model", &text, message, message_bytes);
-    if (error == -QR_E_NOT_FOUND) snprintf(message, message_bytes, "%s: tokenizer.ggml.model is missing; supported: gpt2", qr_gguf_path(file));
+    if (error == -QR_E_NOT_FOUND)
+        snprintf(message, message_bytes, "%s: tokenizer.ggml.model is missing; supported: gpt2", qr_gguf_path(file));
     if (error) return error == -QR_E_NOT_FOUND ? -QR_E_UNSUPPORTED : error;
     if (!qr_gguf_string_is(text, "gpt2")) {
         snprintf(message, message_bytes, "%s: tokenizer.ggml.model: \"%.*s\" is not supported; supported: gpt2 (byte-level BPE)",
@@ -367,8 +370,8 @@ int qr_tokenizer_new(const qr_model_t *model, qr_tokenizer_t **ret_tokenizer, ch
     char pre[64];
     qr_token_text_t *texts = NULL, *merges = NULL;
     uint8_t *types = NULL;
-    qr_tokenizer_tables_t tables = {.name = model->path, .pre = pre, .chat_template = model->chat_template, .bos_token = model->bos_token,
-                                    .add_bos = model->add_bos};
+    qr_tokenizer_tables_t tables = {
+        .name = model->path, .pre = pre, .chat_template = model->chat_template, .bos_token = model->bos_token, .add_bos = model->add_bos};
     int error = read_names(model->file, pre, message, message_bytes);
     if (!error) error = read_strings(model->file, "tokenizer.ggml.tokens", &texts, &tables.count, message, message_bytes);
     if (!error) error = read_strings(model->file, "tokenizer.ggml.merges", &merges, &tables.merge_count, message, message_bytes);
@@ -425,7 +428,7 @@ static size_t merge_scan(const qr_tokenizer_t *t, uint32_t *symbols, size_t coun
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
-            if (ranks[i] < ranks[best]) best = i;
+            if (ranks[i] < ranks[best] || (QR_MUTANT(450) && ranks[i] == ranks[best])) best = i;
         if (ranks[best] == QR_TOKEN_NONE) break;
         symbols[best] = joined[best];
         count--;
@@ -484,7 +487,7 @@ static bool rank_pair(qr_tokenizer_t *t, uint32_t left)
 {
     uint32_t right = t->next[left];
     t->ranks[left] = right == QR_TOKEN_NONE ? QR_TOKEN_NONE : find_pair(t, t->symbols[left], t->symbols[right])->rank;
-    return t->ranks[left] == QR_TOKEN_NONE || heap_push(t, (uint64_t)t->ranks[left] << 32 | left);
+    return t->ranks[left] == QR_TOKEN_NONE || heap_push(t, (uint64_t)(QR_MUTANT(451) ? 0 : t->ranks[left]) << 32 | left);
 }
 
 /* Merges t->symbols[count] as a linked list; keys are rank << 32 | place, so ties go to the left. A key whose place has another
@@ -501,7 +504,7 @@ static int merge_heap(qr_tokenizer_t *t, size_t count, sink_t *sink)
     while (t->heap_count) {
         uint64_t key = heap_pop(t);
         uint32_t left = (uint32_t)key, rank = (uint32_t)(key >> 32);
-        if (t->ranks[left] != rank) continue;
+        if (QR_MUTANT(451) ? t->ranks[left] == QR_TOKEN_NONE : t->ranks[left] != rank) continue;
         uint32_t right = t->next[left];
         t->symbols[left] = find_pair(t, t->symbols[left], t->symbols[right])->id;
         t->ranks[right] = QR_TOKEN_NONE;
@@ -558,7 +561,7 @@ static int encode_short(qr_tokenizer_t *t, const uint8_t *piece, size_t bytes, s
     size_t count = 0;
     for (size_t i = 0; i < bytes; i++) {
         uint32_t id = t->byte_ids[piece[i]];
-        if (id != QR_TOKEN_NONE) symbols[count++] = id;
+        if (id != QR_TOKEN_NONE || QR_MUTANT(454)) symbols[count++] = id;
     }
     count = merge_scan(t, symbols, count);
     if (count > sink->capacity - sink->count) return -QR_E_LIMIT;
@@ -621,15 +624,19 @@ static const special_t *find_special(const qr_tokenizer_t *t, const uint8_t *tex
         size_t a = low, b = high; /* first whose byte at depth is not below */
         while (a < b) {
             size_t middle = (a + b) / 2;
-            if (t->specials[middle].bytes <= depth || t->specials[middle].text[depth] < text[depth]) a = middle + 1;
-            else b = middle;
+            if (t->specials[middle].bytes <= depth || t->specials[middle].text[depth] < text[depth])
+                a = middle + 1;
+            else
+                b = middle;
         }
         low = a;
         b = high;
         while (a < b) { /* first whose byte at depth is above */
             size_t middle = (a + b) / 2;
-            if (t->specials[middle].text[depth] <= text[depth]) a = middle + 1;
-            else b = middle;
+            if (t->specials[middle].text[depth] <= text[depth])
+                a = middle + 1;
+            else
+                b = middle;
         }
         high = a;
         if (low < high && t->specials[low].bytes == depth + 1 && (t->specials[low].user || depth + 1 <= written)) best = &t->specials[low];
@@ -645,7 +652,7 @@ static int encode_text(qr_tokenizer_t *t, const uint8_t *text, size_t bytes, con
     for (size_t at = 0; at < bytes;) {
         while (range < content_count && at >= contents[range].first + contents[range].bytes) range++;
         bool content = range < content_count && at >= contents[range].first;
-        if (content && !t->any_user) { /* nothing can begin here */
+        if (content && !t->any_user && !QR_MUTANT(452)) { /* nothing can begin here */
             at = contents[range].first + contents[range].bytes;
             continue;
         }
@@ -653,7 +660,7 @@ static int encode_text(qr_tokenizer_t *t, const uint8_t *text, size_t bytes, con
             at++;
             continue;
         }
-        size_t written = content ? 0 : (range < content_count ? contents[range].first : bytes) - at;
+        size_t written = content && !QR_MUTANT(452) ? 0 : (range < content_count ? contents[range].first : bytes) - at;
         const special_t *special = find_special(t, text + at, written, bytes - at);
         if (!special) {
             at++;
@@ -679,7 +686,8 @@ int qr_tokenizer_encode(qr_tokenizer_t *tokenizer, const char *text, size_t byte
     return error;
 }
 
-static int check_chat(const qr_tokenizer_t *t, const uint32_t *lengths, size_t messages, const char *text, char *message, size_t message_bytes)
+static int check_chat(const qr_tokenizer_t *t, const uint32_t *lengths, size_t messages, const char *text, char *message,
+                      size_t message_bytes)
 {
     if (!t->chat_template) {
         snprintf(message, message_bytes, "%s", t->chat_error);
@@ -708,9 +716,11 @@ int qr_tokenizer_chat(qr_tokenizer_t *tokenizer, const uint32_t *roles, const ui
         qr_template_render(tokenizer->chat_template, roles, lengths, messages, text, rendered, contents);
         error = encode_text(tokenizer, (const uint8_t *)rendered, bytes, contents, messages, &sink);
         uint32_t bos;
-        if (!error && qr_tokenizer_bos(tokenizer, &bos) && (sink.count == *count || tokens[*count] != bos)) {
-            if (sink.count == capacity) error = -QR_E_LIMIT;
-            else memmove(tokens + *count + 1, tokens + *count, (sink.count++ - *count) * sizeof *tokens);
+        if (!error && qr_tokenizer_bos(tokenizer, &bos) && (sink.count == *count || tokens[*count] != bos || QR_MUTANT(453))) {
+            if (sink.count == capacity)
+                error = -QR_E_LIMIT;
+            else
+                memmove(tokens + *count + 1, tokens + *count, (sink.count++ - *count) * sizeof *tokens);
             if (!error) tokens[*count] = bos;
         }
     } else {
@@ -718,7 +728,9 @@ int qr_tokenizer_chat(qr_tokenizer_t *tokenizer, const uint32_t *roles, const ui
     }
     free(rendered);
     free(contents);
-    if (error) snprintf(message, message_bytes, error == -QR_E_LIMIT ? "the prompt has too many tokens" : "not enough memory");
-    else *count = sink.count;
+    if (error)
+        snprintf(message, message_bytes, error == -QR_E_LIMIT ? "the prompt has too many tokens" : "not enough memory");
+    else
+        *count = sink.count;
     return error;
 }

@@ -28,14 +28,14 @@ typedef struct qr_token_text {
 } qr_token_text_t;
 enum { QR_TOKEN_TYPE_NORMAL = 1, QR_TOKEN_TYPE_UNKNOWN = 2, QR_TOKEN_TYPE_CONTROL = 3, QR_TOKEN_TYPE_USER = 4, QR_TOKEN_TYPE_UNUSED = 5 };
 typedef struct qr_tokenizer_tables {
-    const char *name;             /* what error lines call it: the file's path */
-    const char *pre;              /* pre-tokenizer: smollm, gpt-2, default, llama-bpe, or none (the whole text is one piece) */
-    const char *chat_template;    /* "" if none */
-    const qr_token_text_t *texts; /* [count]; control and user tokens in plain UTF-8 */
-    const uint8_t *types;         /* [count] QR_TOKEN_TYPE_* */
+    const char *name;              /* what error lines call it: the file's path */
+    const char *pre;               /* pre-tokenizer: smollm, gpt-2, default, llama-bpe, or none (the whole text is one piece) */
+    const char *chat_template;     /* "" if none */
+    const qr_token_text_t *texts;  /* [count]; control and user tokens in plain UTF-8 */
+    const uint8_t *types;          /* [count] QR_TOKEN_TYPE_* */
     const qr_token_text_t *merges; /* [merge_count] "left right", most wanted first */
     uint32_t count, merge_count;
-    uint32_t bos_token;           /* QR_TOKEN_NONE if none */
+    uint32_t bos_token; /* QR_TOKEN_NONE if none */
     bool add_bos;
 } qr_tokenizer_tables_t;
 /* 0, -QR_E_FORMAT, -QR_E_UNSUPPORTED or -QR_E_MEMORY with one line in message. */

@@ -24,16 +24,19 @@
 #include "actors/io/http_server.h"
 #include "actors/note.h"
 #include "base/error.h"
+#include "base/mutant.h"
 
 enum {
-    MAX_OUT = 256, OUT_BYTES_MAX = QR_OUTBOX_BYTES / 2,
-    TICK_US = 250000,              /* deadlines and comments are looked at so often */
-    STREAM_WAIT_US = 10000000,     /* a stream that has nothing to say sends a comment after so long */
-    PROBE_WAIT_US = 1000000,       /* silence on the path of a request: not ready */
-    METRICS_WAIT_US = 500000, DROP_WAIT_US = 5000000,
-    GRACE_US = 5000000,            /* the gateway's own deadline comes first */
+    MAX_OUT = 256,
+    OUT_BYTES_MAX = QR_OUTBOX_BYTES / 2,
+    TICK_US = 250000,          /* deadlines and comments are looked at so often */
+    STREAM_WAIT_US = 10000000, /* a stream that has nothing to say sends a comment after so long */
+    PROBE_WAIT_US = 1000000,   /* silence on the path of a request: not ready */
+    METRICS_WAIT_US = 500000,
+    DROP_WAIT_US = 5000000,
+    GRACE_US = 5000000, /* the gateway's own deadline comes first */
     STOP_WAIT_US = 300000,
-    FINAL_BYTES = 8192             /* room above the bound of a stream for its last events */
+    FINAL_BYTES = 8192 /* room above the bound of a stream for its last events */
 };
 
 /* One question to many sources, shared by every client that asks meanwhile. Clients that come later wait for the next round. */
@@ -91,8 +94,10 @@ uint16_t qr_http_port(const void *block)
 
 static void release(http_t *self, qr_http_exchange_t *x)
 {
-    if (x->submitted) self->submits_open--;
-    else self->local_open--;
+    if (x->submitted)
+        self->submits_open--;
+    else
+        self->local_open--;
     qr_http_exchange_free_request(self->server, x);
     qr_http_exchange_release(self->server, x);
 }
@@ -112,7 +117,7 @@ static void fail(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, c
         return;
     }
     self->scratch.count = 0;
-    qr_http_answer_error(&x->answer, error, &self->scratch);
+    if (!QR_MUTANT(251)) qr_http_answer_error(&x->answer, error, &self->scratch);
     (void)qr_http_exchange_stream(self->server, x, &self->scratch, given->params.stream_bytes + FINAL_BYTES, true);
 }
 static void fail_reason(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, uint32_t reason, const char *sentence)
@@ -146,7 +151,10 @@ static qr_http_exchange_t *find_request(http_t *self, uint64_t key)
     return x && x->kind == QR_HTTP_COMPLETION && x->submitted ? x : NULL;
 }
 
-static uint64_t submit_bytes(const qr_http_request_t *r) { return r->text_bytes + r->token_count * 4 + r->message_count * 8 + sizeof *r + 256; }
+static uint64_t submit_bytes(const qr_http_request_t *r)
+{
+    return r->text_bytes + r->token_count * 4 + r->message_count * 8 + sizeof *r + 256;
+}
 
 static void submit(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, uint64_t now_us, qr_outbox_t *outbox)
 {
@@ -154,11 +162,25 @@ static void submit(http_t *self, const qr_given_t *given, qr_http_exchange_t *x,
     uint32_t stop_bytes = 0;
     for (uint32_t i = 0; i < r->stop_count; i++) stop_bytes += r->stop_lengths[i];
     qr_request_submit_t body = {
-        .key = qr_http_key(x), .kind = r->kind, .text = {r->text, r->text_bytes}, .tokens = {r->tokens, r->token_count},
-        .max_tokens = r->max_tokens, .temperature_bits = r->temperature_bits, .top_p_bits = r->top_p_bits, .min_p_bits = r->min_p_bits,
-        .top_k = r->top_k, .seed_given = r->seed_given, .seed = r->seed, .logprobs = r->logprobs, .ignore_eos = r->ignore_eos,
-        .roles = {r->roles, r->message_count}, .lengths = {r->lengths, r->message_count}, .stop = {r->stop, stop_bytes},
-        .stop_lengths = {r->stop_lengths, r->stop_count}, .cache_salt = {r->cache_salt, r->cache_salt_bytes}, .priority = r->priority,
+        .key = qr_http_key(x),
+        .kind = r->kind,
+        .text = {r->text, r->text_bytes},
+        .tokens = {r->tokens, r->token_count},
+        .max_tokens = r->max_tokens,
+        .temperature_bits = r->temperature_bits,
+        .top_p_bits = r->top_p_bits,
+        .min_p_bits = r->min_p_bits,
+        .top_k = r->top_k,
+        .seed_given = r->seed_given,
+        .seed = r->seed,
+        .logprobs = r->logprobs,
+        .ignore_eos = r->ignore_eos,
+        .roles = {r->roles, r->message_count},
+        .lengths = {r->lengths, r->message_count},
+        .stop = {r->stop, stop_bytes},
+        .stop_lengths = {r->stop_lengths, r->stop_count},
+        .cache_salt = {r->cache_salt, r->cache_salt_bytes},
+        .priority = r->priority,
         .budget_us = given->params.request_timeout_ms * 1000,
     };
     qr_send(outbox, self->gateway, request_submit, &body);
@@ -279,8 +301,8 @@ static void end_drop(http_t *self, qr_http_exchange_t *x, uint32_t reason)
         return;
     }
     char text[160];
-    snprintf(text, sizeof text, "{\"pages_free\":%u,\"pages_held\":%u,\"pages_pool\":%u}", self->dropped.pages_free, self->dropped.pages_held,
-             self->dropped.pages_pool);
+    snprintf(text, sizeof text, "{\"pages_free\":%u,\"pages_held\":%u,\"pages_pool\":%u}", self->dropped.pages_free,
+             self->dropped.pages_held, self->dropped.pages_pool);
     answer_text(self, x, 200, 0, text);
 }
 static void end_ready(http_t *self, qr_http_exchange_t *x, uint32_t reason)
@@ -423,7 +445,7 @@ static void take_ready(http_t *self, qr_http_exchange_t *x, uint64_t now_us, qr_
         end_ready(self, x, QR_E_DRAINING);
         return;
     }
-    if (self->probe.open && now_us - self->probe.started_us > PROBE_WAIT_US) {
+    if (self->probe.open && now_us - self->probe.started_us > PROBE_WAIT_US && !QR_MUTANT(252)) {
         end_ready(self, x, QR_E_DEADLINE);
         return;
     }
@@ -525,7 +547,8 @@ static uint64_t work(void *block, const qr_given_t *given, uint64_t now_us, qr_o
     if (more) return now_us;
     uint64_t connections, answers, errors, open;
     qr_http_server_count(self->server, &connections, &answers, &errors, &open);
-    return connections || self->submits_open || self->local_open || self->drain_asked ? qr_max_u64(self->tick_us, now_us + 1000) : QR_NEVER_US;
+    return connections || self->submits_open || self->local_open || self->drain_asked ? qr_max_u64(self->tick_us, now_us + 1000)
+                                                                                      : QR_NEVER_US;
 }
 
 static int wake_descriptor(void *block)
@@ -625,6 +648,15 @@ static void print(const void *block, const qr_given_t *given, qr_text_t *text)
 }
 
 const qr_actor_class_t qr_http_class = {
-    .name = "http", .role = QR_ROLE_http, .max_out = MAX_OUT, .owns_world = true,
-    .bytes = bytes, .init = init, .handle = handle, .print = print, .work = work, .wake_descriptor = wake_descriptor, .done = done,
+    .name = "http",
+    .role = QR_ROLE_http,
+    .max_out = MAX_OUT,
+    .owns_world = true,
+    .bytes = bytes,
+    .init = init,
+    .handle = handle,
+    .print = print,
+    .work = work,
+    .wake_descriptor = wake_descriptor,
+    .done = done,
 };

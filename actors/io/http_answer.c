@@ -6,12 +6,19 @@
 void qr_http_answer_init(qr_http_answer_t *answer, const qr_http_request_t *request, const char *model, const qr_hash_t *fingerprint,
                          uint64_t id, uint64_t created_s)
 {
-    *answer = (qr_http_answer_t){.chat = request->chat, .stream = request->stream, .include_usage = request->include_usage,
-                                 .logprobs = request->logprobs, .token_ids = request->token_ids, .id = id, .created_s = created_s, .model = model};
+    *answer = (qr_http_answer_t){.chat = request->chat,
+                                 .stream = request->stream,
+                                 .include_usage = request->include_usage,
+                                 .logprobs = request->logprobs,
+                                 .token_ids = request->token_ids,
+                                 .id = id,
+                                 .created_s = created_s,
+                                 .model = model};
     static const qr_hash_t unknown;
     if (!memcmp(fingerprint, &unknown, sizeof unknown)) return;
     const uint8_t *b = fingerprint->bytes;
-    snprintf(answer->fingerprint, sizeof answer->fingerprint, "fp_%02x%02x%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]);
+    snprintf(answer->fingerprint, sizeof answer->fingerprint, "fp_%02x%02x%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5],
+             b[6], b[7]);
 }
 
 void qr_http_answer_done(qr_http_answer_t *answer)
@@ -161,9 +168,12 @@ static void put_logprobs(qr_http_answer_t *a, const qr_vocabulary_t *v, const ui
                          qr_http_buffer_t *out)
 {
     qr_http_put(out, ",\"logprobs\":");
-    if (!a->logprobs || !bits || !count) qr_http_put(out, "null");
-    else if (a->chat) put_chat_logprobs(v, tokens, bits, count, out);
-    else put_text_logprobs(a, v, tokens, bits, count, out);
+    if (!a->logprobs || !bits || !count)
+        qr_http_put(out, "null");
+    else if (a->chat)
+        put_chat_logprobs(v, tokens, bits, count, out);
+    else
+        put_text_logprobs(a, v, tokens, bits, count, out);
     if (a->token_ids) {
         qr_http_put(out, ",\"token_ids\":");
         put_ids(tokens, count, out);
@@ -180,7 +190,10 @@ static void begin_event(qr_http_answer_t *a, qr_http_buffer_t *out)
     qr_http_put(out, "data: ");
     qr_http_put_bytes(out, a->head.data, a->head.count);
 }
-static void end_event(const qr_http_answer_t *a, qr_http_buffer_t *out) { qr_http_put(out, a->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n"); }
+static void end_event(const qr_http_answer_t *a, qr_http_buffer_t *out)
+{
+    qr_http_put(out, a->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+}
 
 /* The role goes first, in an event of its own. */
 static void put_opening(qr_http_answer_t *a, qr_http_buffer_t *out)
@@ -189,7 +202,8 @@ static void put_opening(qr_http_answer_t *a, qr_http_buffer_t *out)
     a->begun = true;
     if (!a->chat) return;
     begin_event(a, out);
-    qr_http_put(out, "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}");
+    qr_http_put(out,
+                "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}");
     end_event(a, out);
 }
 
@@ -231,14 +245,16 @@ static void put_last_events(qr_http_answer_t *a, const qr_request_finished_t *fi
     qr_http_put(out, "data: [DONE]\n\n");
 }
 
-void qr_http_answer_finish(qr_http_answer_t *a, const qr_vocabulary_t *vocabulary, const qr_request_finished_t *finished, qr_http_buffer_t *out)
+void qr_http_answer_finish(qr_http_answer_t *a, const qr_vocabulary_t *vocabulary, const qr_request_finished_t *finished,
+                           qr_http_buffer_t *out)
 {
     if (a->stream) {
         put_last_events(a, finished, out);
         return;
     }
     put_head(a, out);
-    qr_http_put(out, a->chat ? "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"" : "\"choices\":[{\"index\":0,\"text\":\"");
+    qr_http_put(out, a->chat ? "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\""
+                             : "\"choices\":[{\"index\":0,\"text\":\"");
     qr_http_put_escaped(out, a->text.data, a->text.count);
     qr_http_put(out, a->chat ? "\",\"refusal\":null}" : "\"");
     const uint32_t *bits = a->logprob_bits.count == a->tokens.count ? (const uint32_t *)(const void *)a->logprob_bits.data : NULL;

@@ -11,11 +11,11 @@
 typedef struct qr_http_answer {
     bool chat, stream, include_usage, logprobs, token_ids, begun;
     uint64_t id, created_s;
-    const char *model;       /* alive as long as the answer */
-    char fingerprint[24];    /* "fp_..." or "" */
-    uint64_t text_offset;    /* characters of the tokens shown so far */
-    qr_http_buffer_t head;   /* what every event begins with */
-    qr_http_buffer_t text;   /* gathered text */
+    const char *model;                     /* alive as long as the answer */
+    char fingerprint[24];                  /* "fp_..." or "" */
+    uint64_t text_offset;                  /* characters of the tokens shown so far */
+    qr_http_buffer_t head;                 /* what every event begins with */
+    qr_http_buffer_t text;                 /* gathered text */
     qr_http_buffer_t tokens, logprob_bits; /* gathered, u32 each */
 } qr_http_answer_t;
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/mutant.h"
 
 enum { ERROR_SHOWN_BYTES = 60, TEMPERATURE_MAX = 100, LOGPROBS_MAX = 5 };
 
@@ -62,8 +63,10 @@ void qr_http_put_float(qr_http_buffer_t *buffer, uint32_t bits)
     float value;
     memcpy(&value, &bits, 4);
     char digits[40];
-    if (isfinite(value)) snprintf(digits, sizeof digits, "%.9g", (double)value);
-    else strcpy(digits, "null");
+    if (isfinite(value))
+        snprintf(digits, sizeof digits, "%.9g", (double)value);
+    else
+        strcpy(digits, "null");
     for (char *c = digits; *c; c++)
         if (*c == ',') *c = '.'; /* whatever the locale says */
     qr_http_put(buffer, digits);
@@ -78,7 +81,8 @@ static size_t character_bytes(const uint8_t *t, size_t room)
     if (bytes > room) return 0;
     for (size_t i = 1; i < bytes; i++)
         if ((t[i] & 0xC0) != 0x80) return 0;
-    if ((t[0] == 0xE0 && t[1] < 0xA0) || (t[0] == 0xED && t[1] > 0x9F) || (t[0] == 0xF0 && t[1] < 0x90) || (t[0] == 0xF4 && t[1] > 0x8F)) return 0;
+    if ((t[0] == 0xE0 && t[1] < 0xA0) || (t[0] == 0xED && t[1] > 0x9F) || (t[0] == 0xF0 && t[1] < 0x90) || (t[0] == 0xF4 && t[1] > 0x8F))
+        return 0;
     return bytes;
 }
 
@@ -111,8 +115,10 @@ void qr_http_put_escaped(qr_http_buffer_t *buffer, const void *bytes, size_t cou
             continue;
         }
         qr_http_put_bytes(buffer, t + run, at - run);
-        if (length == 0) qr_http_put(buffer, "\xEF\xBF\xBD");
-        else put_control(buffer, t[at]);
+        if (length == 0)
+            qr_http_put(buffer, "\xEF\xBF\xBD");
+        else
+            put_control(buffer, t[at]);
         run = ++at;
     }
     qr_http_put_bytes(buffer, t + run, count - run);
@@ -130,8 +136,10 @@ static void copy_shown(char *to, size_t to_bytes, const void *bytes, size_t coun
         bool shown = length > 1 || (length == 1 && t[at] >= 0x20 && t[at] != 0x7F);
         size_t step = length ? length : 1;
         if (used + (shown ? step : 1) >= to_bytes) break;
-        if (shown) memcpy(to + used, t + at, step);
-        else to[used] = '?';
+        if (shown)
+            memcpy(to + used, t + at, step);
+        else
+            to[used] = '?';
         used += shown ? step : 1;
         at += step;
     }
@@ -196,8 +204,10 @@ void qr_http_error_reason(qr_http_error_t *error, uint32_t reason, qr_bytes_t pa
     if (found.status == 429 || found.status == 503) error->retry_after_s = qr_max_u32((uint32_t)qr_div_up(retry_after_ms, 1000), 1);
     copy_shown(error->param, sizeof error->param, param.data, param.count);
     const char *own = qr_error_sentence((int)reason);
-    if (text.count) copy_shown(error->message, sizeof error->message, text.data, text.count);
-    else copy_shown(error->message, sizeof error->message, own, strlen(own));
+    if (text.count)
+        copy_shown(error->message, sizeof error->message, text.data, text.count);
+    else
+        copy_shown(error->message, sizeof error->message, own, strlen(own));
 }
 
 void qr_http_put_error(qr_http_buffer_t *buffer, const qr_http_error_t *error)
@@ -301,13 +311,14 @@ static int on_stream_options(parse_t *p, const char *name, const json_t *value)
     json_t *member;
     if (!json_is_object(value)) return invalid(p, name, "stream_options must be an object");
     p->stream_options = value;
-    json_object_foreach((json_t *)(uintptr_t)value, key, member) {
+    json_object_foreach((json_t *)(uintptr_t)value, key, member)
+    {
         bool flag = false;
         bool usage = !strcmp(key, "include_usage");
         if (!usage && strcmp(key, "include_obfuscation") != 0) return invalid(p, name, "stream_options knows only include_usage");
         if (!json_is_boolean(member)) return invalid(p, name, "the members of stream_options must be true or false");
         flag = json_is_true(member);
-        if (usage) p->request->include_usage = flag;
+        if (usage) p->request->include_usage = flag || QR_MUTANT(249);
     }
     return 0;
 }
@@ -415,7 +426,7 @@ static int set_tokens(parse_t *p, const json_t *value)
         const json_t *id = json_array_get(value, i);
         if (!json_is_integer(id)) return invalid(p, "prompt", "the token ids of a prompt must be integers");
         json_int_t number = json_integer_value(id);
-        if (number < 0 || number >= (json_int_t)p->limits->vocabulary) {
+        if (number < 0 || number >= (json_int_t)p->limits->vocabulary + QR_MUTANT(247)) {
             qr_http_error_invalid(p->error, "prompt", "token id %lld at place %zu is outside the vocabulary of %u", (long long)number, i,
                                   p->limits->vocabulary);
             return -QR_E_INVALID;
@@ -457,8 +468,14 @@ static int add_text(parse_t *p, const char *text, size_t bytes)
 
 static int find_role(const json_t *value)
 {
-    static const struct { const char *name; int role; } roles[] = {{"system", QR_CHAT_SYSTEM}, {"user", QR_CHAT_USER},
-        {"assistant", QR_CHAT_ASSISTANT}, {"tool", QR_CHAT_TOOL}, {"developer", QR_CHAT_DEVELOPER}};
+    static const struct {
+        const char *name;
+        int role;
+    } roles[] = {{"system", QR_CHAT_SYSTEM},
+                 {"user", QR_CHAT_USER},
+                 {"assistant", QR_CHAT_ASSISTANT},
+                 {"tool", QR_CHAT_TOOL},
+                 {"developer", QR_CHAT_DEVELOPER}};
     for (size_t i = 0; json_is_string(value) && i < QR_COUNT(roles); i++)
         if (!strcmp(json_string_value(value), roles[i].name)) return roles[i].role;
     return -1;
@@ -495,8 +512,10 @@ static int add_message(parse_t *p, size_t index, const json_t *message)
     const json_t *content = json_object_get(message, "content");
     size_t before = r->text_bytes;
     int error = 0;
-    if (json_is_string(content)) error = add_text(p, json_string_value(content), json_string_length(content));
-    else if (json_is_array(content)) error = add_parts(p, param, content);
+    if (json_is_string(content))
+        error = add_text(p, json_string_value(content), json_string_length(content));
+    else if (json_is_array(content))
+        error = add_parts(p, param, content);
     else if ((content && !json_is_null(content)) || role != QR_CHAT_ASSISTANT) /* an answer may have had no text */
         error = invalid(p, param, "content must be a string or an array of text parts");
     if (error) return error;
@@ -670,7 +689,8 @@ static int read_object(parse_t *p, json_t *root)
     json_t *value;
     int error = 0;
     if (!json_is_object(root)) return invalid(p, "", "the body must be a JSON object");
-    json_object_foreach(root, key, value) {
+    json_object_foreach(root, key, value)
+    {
         error = read_field(p, key, value);
         if (error) return error;
     }
@@ -693,7 +713,8 @@ static int refuse_json(qr_http_error_t *error, const json_error_t *where)
         qr_http_error_reason(error, QR_E_MEMORY, (qr_bytes_t){0}, (qr_bytes_t){0}, 1000);
         return -QR_E_MEMORY;
     }
-    qr_http_error_invalid(error, "", "the body is not valid JSON: %s (line %d, byte %d)", show(text, strlen(text)).text, where->line, where->position);
+    qr_http_error_invalid(error, "", "the body is not valid JSON: %s (line %d, byte %d)", show(text, strlen(text)).text, where->line,
+                          where->position);
     return -QR_E_INVALID;
 }
 
@@ -706,7 +727,7 @@ int qr_http_request_parse(const char *body, size_t bytes, bool chat, const qr_ht
     memcpy(&request->temperature_bits, &one, 4);
     memcpy(&request->top_p_bits, &one, 4);
     json_error_t where;
-    json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    json_t *root = json_loadb(body, bytes, (QR_MUTANT(248) ? 0 : JSON_REJECT_DUPLICATES) | JSON_ALLOW_NUL, &where);
     if (!root) return refuse_json(error, &where);
     parse_t p = {.request = request, .error = error, .limits = limits};
     int result = read_object(&p, root);

@@ -54,9 +54,9 @@ typedef struct qr_http_request {
     uint32_t temperature_bits, top_p_bits, min_p_bits;
     uint32_t stop_count, message_count;
     uint64_t seed;
-    uint32_t *tokens;       /* [token_count] */
+    uint32_t *tokens; /* [token_count] */
     size_t token_count;
-    uint8_t *text;          /* [text_bytes] */
+    uint8_t *text; /* [text_bytes] */
     size_t text_bytes;
     uint32_t *roles, *lengths; /* [message_count] */
     uint8_t stop[QR_STOPS_MAX * QR_STOP_BYTES_MAX];

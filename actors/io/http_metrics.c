@@ -1,6 +1,8 @@
 /* http_metrics.c - see http_metrics.h. */
 #include "actors/io/http_metrics.h"
 
+#include "base/mutant.h"
+
 enum { COUNTER, GAUGE };
 static const struct metric {
     const char *name, *help;
@@ -26,7 +28,7 @@ void qr_http_source_take(qr_http_source_t *source, qr_u32s_t ids, qr_u64s_t valu
         uint32_t id = ids.data[i];
         const struct metric *metric = find_metric(id);
         if (!metric) continue;
-        if (metric->kind == COUNTER && values.data[i] < source->last[id]) source->base[id] += source->last[id];
+        if (metric->kind == COUNTER && values.data[i] < source->last[id] && !QR_MUTANT(250)) source->base[id] += source->last[id];
         source->last[id] = values.data[i];
         source->known[id] = true;
     }

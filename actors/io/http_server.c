@@ -27,6 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/mutant.h"
 #include "model/model.h"
 
 enum { LINGERS_MAX = 32, LINGER_BYTES_MAX = 16 << 20, EVENTS = 64, BLOCK_BYTES = 4096, SWEEP_US = 250000, LINGER_US = 2000000 };
@@ -178,7 +179,8 @@ static enum MHD_Result answer(qr_http_server_t *s, struct MHD_Connection *c, uin
     return result;
 }
 
-static enum MHD_Result answer_error(qr_http_server_t *s, struct MHD_Connection *c, const qr_http_error_t *error, const char *allow, bool close_after)
+static enum MHD_Result answer_error(qr_http_server_t *s, struct MHD_Connection *c, const qr_http_error_t *error, const char *allow,
+                                    bool close_after)
 {
     qr_http_buffer_t body = {0};
     qr_http_put_error(&body, error);
@@ -194,7 +196,8 @@ static void linger(qr_http_server_t *s, int fd)
         struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = KEY_LINGER | i};
         if (copy >= 0 && epoll_ctl(s->watch_fd, EPOLL_CTL_ADD, copy, &event) == 0)
             s->lingers[i] = (farewell_t){copy, now_us() + LINGER_US, 0};
-        else if (copy >= 0) close(copy);
+        else if (copy >= 0)
+            close(copy);
         break;
     }
     unlock(s);
@@ -203,8 +206,10 @@ static void linger(qr_http_server_t *s, int fd)
 /* Answers in the middle of a request, past libmicrohttpd, and ends our half of the connection. */
 static void send_raw(int fd, const qr_http_error_t *error)
 {
-    static const struct { uint32_t status; const char *phrase; } phrases[] = {{408, "Request Timeout"}, {413, "Content Too Large"},
-                                                                             {503, "Service Unavailable"}};
+    static const struct {
+        uint32_t status;
+        const char *phrase;
+    } phrases[] = {{408, "Request Timeout"}, {413, "Content Too Large"}, {503, "Service Unavailable"}};
     const char *phrase = "Bad Request";
     for (size_t i = 0; i < QR_COUNT(phrases); i++)
         if (phrases[i].status == error->status) phrase = phrases[i].phrase;
@@ -302,7 +307,8 @@ struct route {
     route_fn serve;
 };
 
-static enum MHD_Result hand_over(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, uint8_t kind, qr_http_request_t *request, size_t held)
+static enum MHD_Result hand_over(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, uint8_t kind, qr_http_request_t *request,
+                                 size_t held)
 {
     qr_http_error_t error;
     lock(s);
@@ -324,8 +330,8 @@ static enum MHD_Result hand_over(qr_http_server_t *s, struct MHD_Connection *c, 
     s->held_bytes += held;
     if (request) {
         uint64_t id = ++s->next_id * 0x9e3779b97f4a7c15u;
-        qr_http_answer_init(&x->answer, request, s->given->model ? s->given->model->name : "default", &s->given->layout.fingerprint, id ^ id >> 32,
-                            (uint64_t)time(NULL));
+        qr_http_answer_init(&x->answer, request, s->given->model ? s->given->model->name : "default", &s->given->layout.fingerprint,
+                            id ^ id >> 32, (uint64_t)time(NULL));
     }
     call->exchange = x;
     x->queued = true;
@@ -435,7 +441,8 @@ static enum MHD_Result serve_drop(qr_http_server_t *s, struct MHD_Connection *c,
 {
     (void)url;
     /* A page in a browser reaches loopback too, but always says where it came from. */
-    if (is_loopback(c) && !MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin")) return hand_over(s, c, call, QR_HTTP_DROP, NULL, 0);
+    if (is_loopback(c) && (QR_MUTANT(246) || !MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin")))
+        return hand_over(s, c, call, QR_HTTP_DROP, NULL, 0);
     qr_http_error_t error;
     static const char why[] = "admin calls are served to programs on this machine only";
     qr_http_error_reason(&error, QR_E_PERMISSION, (qr_bytes_t){0}, (qr_bytes_t){(const uint8_t *)why, sizeof why - 1}, 0);
@@ -457,13 +464,15 @@ static const route_t routes[] = {
 static const route_t *find_route(const char *url)
 {
     for (size_t i = 0; i < QR_COUNT(routes); i++) {
-        if (routes[i].prefix ? strncmp(url, routes[i].path, strlen(routes[i].path)) == 0 && url[strlen(routes[i].path)] : !strcmp(url, routes[i].path))
+        if (routes[i].prefix ? strncmp(url, routes[i].path, strlen(routes[i].path)) == 0 && url[strlen(routes[i].path)]
+                             : !strcmp(url, routes[i].path))
             return &routes[i];
     }
     return NULL;
 }
 
-/* ---- libmicrohttpd's callbacks -------------------------------------------------------------------------------------------------------- */
+/* ---- libmicrohttpd's callbacks --------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct framing {
     uint32_t lengths, encodings, hosts;
@@ -480,8 +489,10 @@ static enum MHD_Result count_header(void *context, enum MHD_ValueKind kind, cons
     if (!strcasecmp(key, "Content-Length")) {
         f->lengths++;
         size_t digits = strspn(value, "0123456789");
-        if (!digits || value[digits] || digits > 18) f->bad_length = true;
-        else f->length = strtoull(value, NULL, 10);
+        if (!digits || value[digits] || digits > 18)
+            f->bad_length = true;
+        else
+            f->length = strtoull(value, NULL, 10);
     } else if (!strcasecmp(key, "Transfer-Encoding")) {
         f->encodings++;
         if (strcasecmp(value, "chunked") != 0) f->bad_encoding = true;
@@ -498,13 +509,13 @@ static bool check_framing(const qr_http_server_t *s, struct MHD_Connection *c, q
 {
     framing_t f = {0};
     MHD_get_connection_values(c, MHD_HEADER_KIND, count_header, &f);
-    const char *why = f.lengths > 1                    ? "more than one Content-Length"
-                      : f.lengths && f.encodings       ? "Content-Length together with Transfer-Encoding"
-                      : f.encodings > 1 || f.bad_encoding ? "a Transfer-Encoding other than chunked"
-                      : f.bad_length                   ? "a Content-Length that is not a number"
-                      : f.folded                       ? "a folded header line"
-                      : f.hosts > 1                    ? "more than one Host"
-                                                       : NULL;
+    const char *why = f.lengths > 1 && !QR_MUTANT(241)              ? "more than one Content-Length"
+                      : f.lengths && f.encodings && !QR_MUTANT(240) ? "Content-Length together with Transfer-Encoding"
+                      : f.encodings > 1 || f.bad_encoding           ? "a Transfer-Encoding other than chunked"
+                      : f.bad_length                                ? "a Content-Length that is not a number"
+                      : f.folded                                    ? "a folded header line"
+                      : f.hosts > 1                                 ? "more than one Host"
+                                                                    : NULL;
     *ret_raw = false;
     if (why) {
         qr_http_error_invalid(error, "", "the request has %s", why);
@@ -566,14 +577,16 @@ static enum MHD_Result take_body(qr_http_server_t *s, struct MHD_Connection *c, 
     qr_http_error_t error;
     lock(s);
     bool full = s->held_bytes + *bytes > QR_HTTP_HELD_BYTES_MAX;
-    bool large = call->body.count + *bytes > s->given->params.body_bytes;
+    bool large = call->body.count + *bytes > s->given->params.body_bytes && !QR_MUTANT(242);
     if (!full && !large) s->held_bytes += *bytes;
     if (call->connection)
         call->connection->deadline_us = call->body_since_us + s->given->params.client_timeout_ms * 1000 +
                                         (call->body.count + *bytes) * 1000000 / BODY_BYTES_PER_S_LEAST;
     unlock(s);
-    if (large) too_large(s, &error);
-    else if (full) qr_http_error_reason(&error, QR_E_MEMORY, (qr_bytes_t){0}, (qr_bytes_t){0}, 1000);
+    if (large)
+        too_large(s, &error);
+    else if (full)
+        qr_http_error_reason(&error, QR_E_MEMORY, (qr_bytes_t){0}, (qr_bytes_t){0}, 1000);
     if (large || full) return refuse_body(s, c, &error);
     qr_http_put_bytes(&call->body, data, *bytes);
     *bytes = 0;
@@ -668,15 +681,18 @@ static void on_connection(void *context, struct MHD_Connection *c, void **socket
     if (!gone) return;
     *socket_context = NULL;
     lock(s);
-    if (gone->previous) gone->previous->next = gone->next;
-    else s->connections = gone->next;
+    if (gone->previous)
+        gone->previous->next = gone->next;
+    else
+        s->connections = gone->next;
     if (gone->next) gone->next->previous = gone->previous;
     s->connection_count--;
     unlock(s);
     free(gone);
 }
 
-/* ---- start and end -------------------------------------------------------------------------------------------------------------------- */
+/* ---- start and end --------------------------------------------------------------------------------------------------------------------
+ */
 
 /* "host:port", "[::1]:port" or ":port" into its parts. */
 static bool split_listen(const char *listen, char host[256], char port[8])
@@ -715,7 +731,8 @@ static int open_socket(qr_http_server_t *s, const char *listen_on, char *message
         error = errno ? errno : EIO;
     freeaddrinfo(found);
     if (error == EADDRINUSE) {
-        snprintf(message, message_bytes, "%.200s is in use; stop the program that listens there or choose another port with --listen", listen_on);
+        snprintf(message, message_bytes, "%.200s is in use; stop the program that listens there or choose another port with --listen",
+                 listen_on);
         return -QR_E_IN_USE;
     }
     if (error == EACCES) {
@@ -726,7 +743,11 @@ static int open_socket(qr_http_server_t *s, const char *listen_on, char *message
         snprintf(message, message_bytes, "--listen %.200s: %s", listen_on, strerror(error));
         return -QR_E_IO;
     }
-    union { struct sockaddr any; struct sockaddr_in four; struct sockaddr_in6 six; } bound;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in four;
+        struct sockaddr_in6 six;
+    } bound;
     socklen_t bound_bytes = sizeof bound;
     if (getsockname(s->listen_fd, &bound.any, &bound_bytes) == 0)
         s->port = ntohs(bound.any.sa_family == AF_INET6 ? bound.six.sin6_port : bound.four.sin_port);
@@ -751,11 +772,11 @@ static unsigned connection_limit(void)
 static int start_daemon(qr_http_server_t *s)
 {
     unsigned timeout_s = (unsigned)qr_max_u64(qr_div_up(s->given->params.client_timeout_ms, 1000), 1);
-    s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
-        MHD_OPTION_CONNECTION_LIMIT, connection_limit(), MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)QR_HTTP_CONNECTION_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
+    s->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET,
+                         s->listen_fd, MHD_OPTION_CONNECTION_LIMIT, connection_limit(), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)QR_HTTP_CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, timeout_s, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
     return s->daemon ? 0 : -QR_E_IO;
 }
 
@@ -838,14 +859,15 @@ void qr_http_server_refuse(qr_http_server_t *s, uint32_t reason)
     unlock(s);
 }
 
-/* ---- the actor's side ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the actor's side -------------------------------------------------------------------------------------------------------------------
+ */
 
 static void client_left(qr_http_server_t *s, uint64_t key)
 {
     uint32_t index = qr_handle_index(key);
     if (index >= QR_HTTP_EXCHANGES_MAX) return;
     qr_http_exchange_t *x = &s->exchanges[index];
-    if (x->generation != qr_handle_generation(key) || !x->mhd_holds) return;
+    if (x->generation != qr_handle_generation(key) || !x->mhd_holds || QR_MUTANT(243)) return;
     x->aborted = true;
     push_left(s, x);
     resume(x);
@@ -876,7 +898,7 @@ static void drain_linger(farewell_t *l)
 static void sweep(qr_http_server_t *s, uint64_t now)
 {
     for (connection_t *c = s->connections; c; c = c->next) {
-        if (now < c->deadline_us) continue;
+        if (now < c->deadline_us || QR_MUTANT(245)) continue;
         qr_http_error_t error;
         qr_http_error_invalid(&error, "", "the request took too long to arrive");
         error.status = 408;
@@ -1009,7 +1031,7 @@ int qr_http_exchange_stream(qr_http_server_t *s, qr_http_exchange_t *x, const qr
     size_t waiting = x->out.count - x->out_at;
     if (x->answered) {
         error = 0;
-    } else if (waiting + events->count > most) {
+    } else if (waiting + events->count > most && !QR_MUTANT(244)) {
         error = -QR_E_SLOW_CLIENT;
     } else {
         if (x->out_at && x->out_at >= x->out.count / 2) {

@@ -16,9 +16,9 @@
 
 enum {
     QR_HTTP_EXCHANGES_MAX = QR_REQUESTS_MAX + 128,
-    QR_HTTP_CONNECTIONS_MAX = 4000,      /* above the exchanges, so that one more is answered and not left hanging */
-    QR_HTTP_CONNECTION_BYTES = 16384,    /* request line and headers; more: 414, 431 */
-    QR_HTTP_HELD_BYTES_MAX = 64 << 20    /* bodies and parsed requests waiting for the actor */
+    QR_HTTP_CONNECTIONS_MAX = 4000,   /* above the exchanges, so that one more is answered and not left hanging */
+    QR_HTTP_CONNECTION_BYTES = 16384, /* request line and headers; more: 414, 431 */
+    QR_HTTP_HELD_BYTES_MAX = 64 << 20 /* bodies and parsed requests waiting for the actor */
 };
 enum { QR_HTTP_COMPLETION = 1, QR_HTTP_HEALTH, QR_HTTP_READY, QR_HTTP_METRICS, QR_HTTP_DROP };
 
@@ -26,16 +26,16 @@ typedef struct qr_http_server qr_http_server_t;
 
 typedef struct qr_http_exchange {
     uint32_t index, generation;
-    uint8_t kind;       /* QR_HTTP_* */
+    uint8_t kind; /* QR_HTTP_* */
     /* under the lock */
     bool mhd_holds, actor_holds, suspended;
-    bool streaming;     /* status 200 and events; decided once */
-    bool answered;      /* nothing more will be put into out */
-    bool aborted;       /* close the connection without another byte */
-    bool left;          /* the client is gone */
+    bool streaming; /* status 200 and events; decided once */
+    bool answered;  /* nothing more will be put into out */
+    bool aborted;   /* close the connection without another byte */
+    bool left;      /* the client is gone */
     bool queued, left_queued;
     uint32_t status, retry_after_s;
-    void *connection;   /* struct MHD_Connection */
+    void *connection; /* struct MHD_Connection */
     int fd;
     qr_http_buffer_t out; /* body, or events not yet sent from out_at on */
     size_t out_at;
@@ -73,12 +73,14 @@ qr_http_exchange_t *qr_http_server_at(qr_http_server_t *server, uint32_t index);
 static inline uint64_t qr_http_key(const qr_http_exchange_t *x) { return qr_handle(x->index, x->generation); }
 
 /* Connections open, answers and errors so far, exchanges that libmicrohttpd's side still has. */
-void qr_http_server_count(qr_http_server_t *server, uint64_t *ret_connections, uint64_t *ret_answers, uint64_t *ret_errors, uint64_t *ret_open);
+void qr_http_server_count(qr_http_server_t *server, uint64_t *ret_connections, uint64_t *ret_answers, uint64_t *ret_errors,
+                          uint64_t *ret_open);
 
 /* The request's memory is the actor's no more. */
 void qr_http_exchange_free_request(qr_http_server_t *server, qr_http_exchange_t *exchange);
 /* Whole answer; body is taken over. Ignored when one was given already. */
-void qr_http_exchange_answer(qr_http_server_t *server, qr_http_exchange_t *exchange, uint32_t status, uint32_t retry_after_s, qr_http_buffer_t *body);
+void qr_http_exchange_answer(qr_http_server_t *server, qr_http_exchange_t *exchange, uint32_t status, uint32_t retry_after_s,
+                             qr_http_buffer_t *body);
 void qr_http_exchange_refuse(qr_http_server_t *server, qr_http_exchange_t *exchange, const qr_http_error_t *error);
 /* Events: the first call decides status 200. `most` unsent bytes stay allowed; beyond them nothing is put and -QR_E_SLOW_CLIENT.
  * end: nothing follows. */

@@ -61,7 +61,8 @@ static void on_start(text_actor_t *self, const qr_given_t *given, const qr_messa
 }
 
 /* Encodes what b asks for into self->tokens. 0 or a negative code with a sentence. */
-static int encode(text_actor_t *self, const qr_given_t *given, const qr_text_encode_t *b, size_t *ret_count, char *sentence, size_t sentence_bytes)
+static int encode(text_actor_t *self, const qr_given_t *given, const qr_text_encode_t *b, size_t *ret_count, char *sentence,
+                  size_t sentence_bytes)
 {
     const char *text = (const char *)b->text.data;
     size_t count = 0;
@@ -73,13 +74,14 @@ static int encode(text_actor_t *self, const qr_given_t *given, const qr_text_enc
             snprintf(sentence, sentence_bytes, "the messages do not add up");
             return -QR_E_INVALID;
         }
-        error = qr_tokenizer_chat(given->tokenizer, b->roles.data, b->lengths.data, b->roles.count, text, self->tokens, TOKENS_CAPACITY, &count,
-                                  sentence, sentence_bytes);
+        error = qr_tokenizer_chat(given->tokenizer, b->roles.data, b->lengths.data, b->roles.count, text, self->tokens, TOKENS_CAPACITY,
+                                  &count, sentence, sentence_bytes);
     } else {
         uint32_t bos;
         if (qr_tokenizer_bos(given->tokenizer, &bos)) self->tokens[count++] = bos;
         error = qr_tokenizer_encode(given->tokenizer, text, b->text.count, false, self->tokens, TOKENS_CAPACITY, &count);
-        if (error) snprintf(sentence, sentence_bytes, error == -QR_E_FORMAT ? "the text is not valid UTF-8" : "%s", qr_error_sentence(error));
+        if (error)
+            snprintf(sentence, sentence_bytes, error == -QR_E_FORMAT ? "the text is not valid UTF-8" : "%s", qr_error_sentence(error));
     }
     if (!error) *ret_count = count;
     return error;
@@ -104,14 +106,17 @@ static void on_text_encode(text_actor_t *self, const qr_given_t *given, const qr
     const qr_text_encode_t *b = &message->body.text_encode;
     char sentence[MESSAGE_BYTES] = "";
     size_t count = 0;
-    int error = b->text.count > QR_TEXT_BYTES_MAX || !self->tokens ? -QR_E_LIMIT : encode(self, given, b, &count, sentence, sizeof sentence);
+    int error =
+        b->text.count > QR_TEXT_BYTES_MAX || !self->tokens ? -QR_E_LIMIT : encode(self, given, b, &count, sentence, sizeof sentence);
     if (!error) error = check_count(given, count, sentence, sizeof sentence);
     if (error) {
         if (!sentence[0]) snprintf(sentence, sizeof sentence, "%s", qr_error_sentence(error));
         const char *param = b->kind == QR_INPUT_CHAT ? "messages" : "prompt";
         /* Malformed text is the caller's fault, not that of a file. */
         uint32_t reason = error == -QR_E_FORMAT ? QR_E_INVALID : (uint32_t)-error;
-        qr_text_refused_t body = {.request_id = b->request_id, .reason = reason, .param = {(const uint8_t *)param, strlen(param)},
+        qr_text_refused_t body = {.request_id = b->request_id,
+                                  .reason = reason,
+                                  .param = {(const uint8_t *)param, strlen(param)},
                                   .text = {(const uint8_t *)sentence, strlen(sentence)}};
         qr_send(outbox, message->from, text_refused, &body);
         qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_refused, b->request_id, reason, b->text.count, count);
@@ -158,6 +163,13 @@ static void print(const void *block, const qr_given_t *given, qr_text_t *text)
 }
 
 const qr_actor_class_t qr_text_class = {
-    .name = "text", .role = QR_ROLE_text, .max_out = 1, .owns_world = true,
-    .bytes = bytes, .init = init, .handle = handle, .print = print, .done = done,
+    .name = "text",
+    .role = QR_ROLE_text,
+    .max_out = 1,
+    .owns_world = true,
+    .bytes = bytes,
+    .init = init,
+    .handle = handle,
+    .print = print,
+    .done = done,
 };

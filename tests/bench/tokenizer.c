@@ -35,8 +35,10 @@ static int encode_records(qr_tokenizer_t *tokenizer, char *text, uint32_t *ids)
         if (bytes > TEXT_BYTES || fread(text, 1, bytes, stdin) != bytes) return 1;
         size_t count = 0;
         int error = qr_tokenizer_encode(tokenizer, text, bytes, false, ids, TEXT_BYTES, &count);
-        if (error) printf("error %s\n", qr_error_name(error));
-        else print_ids(ids, count);
+        if (error)
+            printf("error %s\n", qr_error_name(error));
+        else
+            print_ids(ids, count);
     }
     return 0;
 }
@@ -55,8 +57,10 @@ static int chat_records(qr_tokenizer_t *tokenizer, char *text, uint32_t *ids)
         }
         char message[300];
         int error = qr_tokenizer_chat(tokenizer, roles, lengths, messages, text, ids, TEXT_BYTES, &count, message, sizeof message);
-        if (error) printf("error %s\n", message);
-        else print_ids(ids, count);
+        if (error)
+            printf("error %s\n", message);
+        else
+            print_ids(ids, count);
     }
     return 0;
 }
@@ -64,8 +68,10 @@ static int chat_records(qr_tokenizer_t *tokenizer, char *text, uint32_t *ids)
 /* Words of English and code shape, drawn with a fixed seed. */
 static size_t make_text(char *text, size_t bytes)
 {
-    static const char *const words[] = {"the", "of", " and", "page", "Tokens", "int", "(", ");\n", "    ", "return", "0x1f", "42", ",", ".",
-                                        "continuation", "\n\n", "über", "日本語", "привет", "\xF0\x9F\x98\x80", "'s", "HTTP/1.1", "_", "=="};
+    static const char *const words[] = {
+        "the",  "of",       " and", "page", "Tokens",       "int",  "(",    ");\n",   "    ",   "return",
+        "0x1f", "42",       ",",    ".",    "continuation", "\n\n", "über", "日本語", "привет", "\xF0\x9F\x98\x80",
+        "'s",   "HTTP/1.1", "_",    "=="};
     uint64_t state = 1;
     size_t used = 0;
     while (used + 32 < bytes) {

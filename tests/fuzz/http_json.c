@@ -36,7 +36,8 @@ static void check_request(const qr_http_request_t *r, bool chat)
     expect(r->max_tokens <= QR_CONTEXT_MAX && r->stop_count <= QR_STOPS_MAX && r->cache_salt_bytes <= QR_SALT_BYTES_MAX, "a limit");
     for (size_t i = 0; i < r->token_count; i++) expect(r->tokens[i] < VOCABULARY, "a token id");
     for (uint32_t i = 0; i < r->message_count; i++) sum += r->lengths[i];
-    expect(!chat || (sum == r->text_bytes && r->message_count > 0 && r->message_count <= QR_CHAT_MESSAGES_MAX), "the messages do not add up");
+    expect(!chat || (sum == r->text_bytes && r->message_count > 0 && r->message_count <= QR_CHAT_MESSAGES_MAX),
+           "the messages do not add up");
     for (uint32_t i = 0; i < r->stop_count; i++) {
         expect(r->stop_lengths[i] > 0 && r->stop_lengths[i] <= QR_STOP_BYTES_MAX, "a stop string");
         stops += r->stop_lengths[i];
@@ -63,7 +64,8 @@ static void check_answer(const qr_http_request_t *request, const uint8_t *said, 
     }
     qr_http_answer_init(&a, request, "m\"\\", &fingerprint, 1, 2);
     qr_http_answer_delta(&a, &v, (qr_bytes_t){said, count / 2}, tokens, bits, count / 2, &out);
-    qr_http_answer_delta(&a, &v, (qr_bytes_t){said + count / 2, count - count / 2}, tokens + count / 2, bits + count / 2, count - count / 2, &out);
+    qr_http_answer_delta(&a, &v, (qr_bytes_t){said + count / 2, count - count / 2}, tokens + count / 2, bits + count / 2, count - count / 2,
+                         &out);
     qr_request_finished_t finished = {.finish = QR_FINISH_LENGTH};
     qr_http_answer_finish(&a, &v, &finished, &out);
     expect(!out.failed, "memory");

@@ -55,8 +55,15 @@ static void open_all(void)
     }
     for (int i = 0; i < 4; i++) {
         char message[300];
-        const qr_tokenizer_tables_t tables = {.name = "fuzz", .pre = pres[i], .chat_template = chatml, .texts = table, .types = types, .merges = merges,
-                                              .count = TOKENS, .merge_count = MERGES, .bos_token = QR_TOKEN_NONE};
+        const qr_tokenizer_tables_t tables = {.name = "fuzz",
+                                              .pre = pres[i],
+                                              .chat_template = chatml,
+                                              .texts = table,
+                                              .types = types,
+                                              .merges = merges,
+                                              .count = TOKENS,
+                                              .merge_count = MERGES,
+                                              .bos_token = QR_TOKEN_NONE};
         expect(qr_tokenizer_new_from(&tables, &tokenizers[i], message, sizeof message) == 0, message);
     }
 }
@@ -115,9 +122,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1 || size > BYTES_MAX) return 0;
     qr_tokenizer_t *t = tokenizers[data[0] & 3];
     const char *text = (const char *)data + 1;
-    if (data[0] & 4) check_chat(t, text, size - 1);
-    else if (data[0] & 8) check_template(text, size - 1);
-    else check_text(t, text, size - 1);
+    if (data[0] & 4)
+        check_chat(t, text, size - 1);
+    else if (data[0] & 8)
+        check_template(text, size - 1);
+    else
+        check_text(t, text, size - 1);
     size_t count = 0;
     (void)qr_tokenizer_encode(t, text, size - 1, true, ids, QR_COUNT(ids), &count);
     return 0;

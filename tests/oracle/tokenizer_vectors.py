@@ -23,6 +23,7 @@ TK_07 = ["a\r\nb", "Hello ", "Hello  \n", "     x", "\t\t\tx", "\n\n", "I'LL don
 # Classes that newer Unicode versions changed, bytes without a token, marks, joined emoji, every kind of blank.
 UNICODE = ["a\u1c89b 1", "x\U0002ebf0y", "a\U00010d40b", "a\U00011de0b", "a\u180eb  c", "\u0301e\u0301 n\u0303o", "\U0001f469\u200d\U0001f680!",
            "a\u0004b\u0006c", "a\u00a0b\u3000c\u2003 d\u0085e", "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35", "\u0967\u0968\u0969 \u00b2\u00bd \u2167",
+           "\u1c89's", "\U0002ebf0's x", "\U00010d40's", "\U00011de0's", "a  \u180e a",
            "don\u2019t 'S 'll'", "\ufeffx\u200b y", "\U0010ffff\uffff"]
 
 

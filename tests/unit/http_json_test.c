@@ -79,20 +79,30 @@ static void test_floats(void **state)
 static void test_errors(void **state)
 {
     (void)state;
-    static const struct { uint32_t reason, status; const char *type, *code; } map[] = {
-        {QR_E_INVALID, 400, "invalid_request_error", NULL}, {QR_E_CONTEXT, 400, "invalid_request_error", "context_length_exceeded"},
-        {QR_E_MODEL, 404, "invalid_request_error", "model_not_found"}, {QR_E_BUSY, 429, "rate_limit_error", "rate_limit_exceeded"},
-        {QR_E_NO_WORKER, 503, "server_error", "no_worker"}, {QR_E_DRAINING, 503, "server_error", "draining"},
-        {QR_E_PEER_DOWN, 503, "server_error", "peer_down"}, {QR_E_DEADLINE, 504, "server_error", "deadline"},
-        {QR_E_NUMERIC, 500, "server_error", "numeric"}, {9999, 500, "server_error", "internal_error"},
+    static const struct {
+        uint32_t reason, status;
+        const char *type, *code;
+    } map[] = {
+        {QR_E_INVALID, 400, "invalid_request_error", NULL},
+        {QR_E_CONTEXT, 400, "invalid_request_error", "context_length_exceeded"},
+        {QR_E_MODEL, 404, "invalid_request_error", "model_not_found"},
+        {QR_E_BUSY, 429, "rate_limit_error", "rate_limit_exceeded"},
+        {QR_E_NO_WORKER, 503, "server_error", "no_worker"},
+        {QR_E_DRAINING, 503, "server_error", "draining"},
+        {QR_E_PEER_DOWN, 503, "server_error", "peer_down"},
+        {QR_E_DEADLINE, 504, "server_error", "deadline"},
+        {QR_E_NUMERIC, 500, "server_error", "numeric"},
+        {9999, 500, "server_error", "internal_error"},
     };
     for (size_t i = 0; i < QR_COUNT(map); i++) {
         qr_http_error_t error;
         qr_http_error_reason(&error, map[i].reason, (qr_bytes_t){0}, (qr_bytes_t){0}, 2500);
         assert_int_equal(error.status, map[i].status);
         assert_string_equal(error.type, map[i].type);
-        if (map[i].code) assert_string_equal(error.code, map[i].code);
-        else assert_null(error.code);
+        if (map[i].code)
+            assert_string_equal(error.code, map[i].code);
+        else
+            assert_null(error.code);
         assert_int_equal(error.retry_after_s, map[i].status == 429 || map[i].status == 503 ? 3 : 0);
     }
     uint8_t long_text[5000];
@@ -113,8 +123,9 @@ static void test_parse(void **state)
     (void)state;
     qr_http_request_t r;
     qr_http_error_t error;
-    static const char body[] = "{\"prompt\":\"\\u00e9\\ud83d\\ude00\",\"max_tokens\":99999999999,\"max_completion_tokens\":7,\"top_k\":-1,\"temperature\":-0.0,"
-                               "\"seed\":-1,\"stop\":[\"ab\",\"c\"]}";
+    static const char body[] =
+        "{\"prompt\":\"\\u00e9\\ud83d\\ude00\",\"max_tokens\":99999999999,\"max_completion_tokens\":7,\"top_k\":-1,\"temperature\":-0.0,"
+        "\"seed\":-1,\"stop\":[\"ab\",\"c\"]}";
     assert_int_equal(qr_http_request_parse(body, sizeof body - 1, false, &limits, &r, &error), 0);
     assert_int_equal(r.text_bytes, 6);
     assert_memory_equal(r.text, "\xC3\xA9\xF0\x9F\x98\x80", 6);

@@ -66,7 +66,7 @@ typedef struct stand {
     /* what the script saw */
     uint32_t submits, cancels, open_most, open_now, drops, probes;
     uint32_t last_cancel_reason;
-    qr_request_submit_t last;        /* numbers only */
+    qr_request_submit_t last; /* numbers only */
     char last_text[4096], last_stop[512], last_salt[80];
     uint32_t last_text_bytes;
     uint32_t last_roles[64], last_role_count, last_tokens[64], last_token_count;
@@ -87,11 +87,11 @@ static inline uint64_t stand_now_us(void)
 #define STAND_MESH qr_address(1, 0, QR_ROLE_mesh, 0)
 #define STAND_PAGES qr_address(1, 1, QR_ROLE_page_manager, 0)
 
-#define stand_set(s, field, value)        \
-    do {                                  \
-        pthread_mutex_lock(&(s)->lock);   \
-        (s)->field = (value);             \
-        pthread_mutex_unlock(&(s)->lock); \
+#define stand_set(s, field, value)                                                                                                         \
+    do {                                                                                                                                   \
+        pthread_mutex_lock(&(s)->lock);                                                                                                    \
+        (s)->field = (value);                                                                                                              \
+        pthread_mutex_unlock(&(s)->lock);                                                                                                  \
     } while (0)
 
 /* Queues a message to the actor, delivered at due_us. */
@@ -119,8 +119,11 @@ static stand_request_t *stand_find(stand_t *s, uint64_t key)
 static void stand_refuse(stand_t *s, uint64_t now, uint64_t key, uint32_t reason, const char *param, const char *text, uint32_t retry_ms)
 {
     stand_say(s, now, STAND_GATEWAY, request_refused,
-              &(qr_request_refused_t){.key = key, .reason = reason, .param = {(const uint8_t *)param, strlen(param)},
-                                      .text = {(const uint8_t *)text, strlen(text)}, .retry_after_ms = retry_ms});
+              &(qr_request_refused_t){.key = key,
+                                      .reason = reason,
+                                      .param = {(const uint8_t *)param, strlen(param)},
+                                      .text = {(const uint8_t *)text, strlen(text)},
+                                      .retry_after_ms = retry_ms});
 }
 
 static void stand_remember(stand_t *s, const qr_request_submit_t *b)
@@ -153,16 +156,21 @@ static void stand_submit(stand_t *s, const qr_request_submit_t *b, uint64_t now)
     const char *param = b->kind == QR_INPUT_CHAT ? "messages" : "prompt";
     char sentence[128];
     snprintf(sentence, sizeof sentence, "the prompt has %u tokens, the context holds %u", prompt, context);
-    if (s->busy_over && s->open_now >= s->busy_over) stand_refuse(s, now, b->key, QR_E_BUSY, "", "", 1500);
-    else if (prompt == 0) stand_refuse(s, now, b->key, QR_E_INVALID, param, "the prompt has no tokens", 0);
-    else if (prompt > context) stand_refuse(s, now, b->key, QR_E_CONTEXT, param, sentence, 0);
-    else if (!strcmp(s->last_text, "NOWORKER")) stand_refuse(s, now, b->key, QR_E_NO_WORKER, "", "", 0);
+    if (s->busy_over && s->open_now >= s->busy_over)
+        stand_refuse(s, now, b->key, QR_E_BUSY, "", "", 1500);
+    else if (prompt == 0)
+        stand_refuse(s, now, b->key, QR_E_INVALID, param, "the prompt has no tokens", 0);
+    else if (prompt > context)
+        stand_refuse(s, now, b->key, QR_E_CONTEXT, param, sentence, 0);
+    else if (!strcmp(s->last_text, "NOWORKER"))
+        stand_refuse(s, now, b->key, QR_E_NO_WORKER, "", "", 0);
     else {
         stand_request_t *r = NULL;
         for (uint32_t i = 0; i < STAND_OPEN && !r; i++)
             if (!s->requests[i].open) r = &s->requests[i];
         uint32_t room = context > prompt ? context - prompt : 1;
-        *r = (stand_request_t){.open = true, .key = b->key, .prompt = prompt, .left = qr_min_u32(b->max_tokens ? b->max_tokens : 1024, room)};
+        *r = (stand_request_t){
+            .open = true, .key = b->key, .prompt = prompt, .left = qr_min_u32(b->max_tokens ? b->max_tokens : 1024, room)};
         r->finish = QR_FINISH_LENGTH;
         r->forever = !strcmp(s->last_text, "FLOOD");
         r->failing = !strcmp(s->last_text, "FAIL");
@@ -175,7 +183,11 @@ static void stand_submit(stand_t *s, const qr_request_submit_t *b, uint64_t now)
 static void stand_end(stand_t *s, stand_request_t *r, uint32_t finish, uint32_t error, uint64_t now)
 {
     stand_say(s, now, STAND_GATEWAY, request_finished,
-              &(qr_request_finished_t){.key = r->key, .finish = finish, .error = error, .prompt_tokens = r->prompt, .completion_tokens = r->drawn,
+              &(qr_request_finished_t){.key = r->key,
+                                       .finish = finish,
+                                       .error = error,
+                                       .prompt_tokens = r->prompt,
+                                       .completion_tokens = r->drawn,
                                        .cached_tokens = r->prompt / 2});
     r->open = false;
     s->open_now--;
@@ -207,13 +219,19 @@ static void stand_step(stand_t *s, uint64_t now)
     }
     if (n)
         stand_say(s, now, STAND_GATEWAY, request_deltas,
-                  &(qr_request_deltas_t){.keys = {keys, n}, .text_lengths = {lengths, n}, .text = {text, at}, .token_counts = {counts, n},
-                                         .tokens = {tokens, at}, .logprob_bits = {bits, at}});
+                  &(qr_request_deltas_t){.keys = {keys, n},
+                                         .text_lengths = {lengths, n},
+                                         .text = {text, at},
+                                         .token_counts = {counts, n},
+                                         .tokens = {tokens, at},
+                                         .logprob_bits = {bits, at}});
     for (uint32_t i = 0; i < STAND_OPEN; i++) {
         stand_request_t *r = &s->requests[i];
         if (!r->open || r->hanging) continue;
-        if (r->failing && r->drawn >= 2) stand_end(s, r, QR_FINISH_ERROR, QR_E_DEVICE, now);
-        else if (!r->forever && r->left == 0) stand_end(s, r, r->finish, 0, now);
+        if (r->failing && r->drawn >= 2)
+            stand_end(s, r, QR_FINISH_ERROR, QR_E_DEVICE, now);
+        else if (!r->forever && r->left == 0)
+            stand_end(s, r, r->finish, 0, now);
     }
 }
 
@@ -403,11 +421,11 @@ static bool client_send(int fd, const void *bytes, size_t count)
 }
 
 typedef struct reply {
-    int status;      /* 0: nothing came */
-    char *bytes;     /* head and body as they came, NUL-terminated */
+    int status;  /* 0: nothing came */
+    char *bytes; /* head and body as they came, NUL-terminated */
     size_t count;
-    char *body;      /* into bytes, chunks undone */
-    bool whole;      /* a chunked body had its end, or Content-Length bytes came */
+    char *body; /* into bytes, chunks undone */
+    bool whole; /* a chunked body had its end, or Content-Length bytes came */
     uint64_t took_us;
 } reply_t;
 
@@ -468,7 +486,8 @@ static int client_open_post(const stand_t *s, const char *path, const char *body
 {
     int fd = client_connect(s);
     char head[512];
-    int n = snprintf(head, sizeof head, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+    int n = snprintf(head, sizeof head,
+                     "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
                      path, strlen(body));
     client_send(fd, head, (size_t)n);
     client_send(fd, body, strlen(body));

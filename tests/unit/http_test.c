@@ -105,9 +105,10 @@ static void read_stream(reply_t r, bool chat, char *text, size_t text_bytes, cha
 static void test_completion(void **state)
 {
     stand_t *s = *state;
-    json_t *root = ask(s, "/v1/completions", "{\"prompt\":\"hello\",\"max_tokens\":5,\"logprobs\":1,\"seed\":7,\"stop\":[\"x\",\"yz\"],\"temperature\":0.5,"
-                                             "\"top_p\":0.25,\"min_p\":0.125,\"top_k\":9,\"cache_salt\":\"salt\",\"ignore_eos\":true,\"model\":\"tiny\","
-                                             "\"return_token_ids\":true,\"user\":\"u\"}");
+    json_t *root = ask(s, "/v1/completions",
+                       "{\"prompt\":\"hello\",\"max_tokens\":5,\"logprobs\":1,\"seed\":7,\"stop\":[\"x\",\"yz\"],\"temperature\":0.5,"
+                       "\"top_p\":0.25,\"min_p\":0.125,\"top_k\":9,\"cache_salt\":\"salt\",\"ignore_eos\":true,\"model\":\"tiny\","
+                       "\"return_token_ids\":true,\"user\":\"u\"}");
     assert_string_equal(json_string_value(json_object_get(root, "object")), "text_completion");
     assert_string_equal(json_string_value(json_object_get(root, "model")), "tiny");
     assert_string_equal(json_string_value(json_object_get(root, "system_fingerprint")), "fp_ab00000000000000");
@@ -138,7 +139,8 @@ static void test_completion(void **state)
     root = ask(s, "/v1/completions", "{\"prompt\":[5,6,299],\"max_tokens\":1}"); /* the defaults */
     memcpy(&values[0], &b->temperature_bits, 4);
     memcpy(&values[1], &b->top_p_bits, 4);
-    assert_true(values[0] == 1 && values[1] == 1 && b->min_p_bits == 0 && b->top_k == 0 && !b->seed_given && !b->logprobs && !b->ignore_eos);
+    assert_true(values[0] == 1 && values[1] == 1 && b->min_p_bits == 0 && b->top_k == 0 && !b->seed_given && !b->logprobs &&
+                !b->ignore_eos);
     assert_true(s->last_token_count == 3 && s->last_tokens[2] == 299);
     assert_true(json_is_null(json_object_get(choice(root), "logprobs")));
     json_decref(root);
@@ -151,8 +153,10 @@ static void test_completion(void **state)
 static void test_chat(void **state)
 {
     stand_t *s = *state;
-    json_t *root = ask(s, "/v1/chat/completions", "{\"model\":\"default\",\"messages\":[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"h\"}],"
-                                                  "\"max_completion_tokens\":3,\"logprobs\":true}");
+    json_t *root =
+        ask(s, "/v1/chat/completions",
+            "{\"model\":\"default\",\"messages\":[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"h\"}],"
+            "\"max_completion_tokens\":3,\"logprobs\":true}");
     assert_string_equal(json_string_value(json_object_get(root, "object")), "chat.completion");
     assert_int_equal(strncmp(json_string_value(json_object_get(root, "id")), "chatcmpl-", 9), 0);
     const json_t *message = json_object_get(choice(root), "message");
@@ -182,7 +186,8 @@ static void test_stream(void **state)
     assert_string_equal(finish, "length");
     assert_null(usage);
     free(r.bytes);
-    r = client_post(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":4,\"stream\":true,\"logprobs\":true}");
+    r = client_post(s, "/v1/chat/completions",
+                    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":4,\"stream\":true,\"logprobs\":true}");
     assert_int_equal(r.status, 200);
     char *opening = strndup(strstr(r.body, "{"), (size_t)(strstr(r.body, "\n\n") - strstr(r.body, "{")));
     json_t *first = parse(opening);
@@ -199,11 +204,13 @@ static void test_AP_05(void **state)
     stand_t *s = *state;
     char text[256], finish[16], body[300];
     json_t *usage;
-    static const struct { const char *options; bool usage; } good[] = {{NULL, false}, {"null", false}, {"{}", false},
-        {"{\"include_usage\":false}", false}, {"{\"include_usage\":true}", true}};
+    static const struct {
+        const char *options;
+        bool usage;
+    } good[] = {{NULL, false}, {"null", false}, {"{}", false}, {"{\"include_usage\":false}", false}, {"{\"include_usage\":true}", true}};
     for (size_t i = 0; i < QR_COUNT(good); i++) {
-        snprintf(body, sizeof body, "{\"prompt\":\"hi\",\"max_tokens\":3,\"stream\":true%s%s}", good[i].options ? ",\"stream_options\":" : "",
-                 good[i].options ? good[i].options : "");
+        snprintf(body, sizeof body, "{\"prompt\":\"hi\",\"max_tokens\":3,\"stream\":true%s%s}",
+                 good[i].options ? ",\"stream_options\":" : "", good[i].options ? good[i].options : "");
         reply_t r = client_post(s, "/v1/completions", body);
         assert_int_equal(r.status, 200);
         read_stream(r, false, text, sizeof text, finish, &usage);
@@ -215,9 +222,12 @@ static void test_AP_05(void **state)
         }
         free(r.bytes);
     }
-    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":true,\"stream_options\":{\"include_usage\":\"yes\"}}"), 400, "stream_options", NULL);
-    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":false,\"stream_options\":{\"include_usage\":true}}"), 400, "stream_options", NULL);
-    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":true,\"stream_options\":[]}"), 400, "stream_options", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":true,\"stream_options\":{\"include_usage\":\"yes\"}}"),
+                 400, "stream_options", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":false,\"stream_options\":{\"include_usage\":true}}"), 400,
+                 "stream_options", NULL);
+    assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"stream\":true,\"stream_options\":[]}"), 400, "stream_options",
+                 NULL);
     assert_error(client_post(s, "/v1/completions", "{\"prompt\":\"hi\",\"n\":2}"), 400, "n", NULL); /* until n is served */
     /* The client leaves after two tokens: its request is cancelled. */
     stand_set(s, step_us, 20000);
@@ -235,7 +245,8 @@ static void test_AP_07(void **state)
 {
     stand_t *s = *state;
     /* ["7"] is not in this list: an array with one text is that text, as the API documents; see test_completion. */
-    static const char *const prompts[] = {"[300]", "[-1]", "[2147483648]", "[1.5]", "[true]", "[1,\"7\"]", "[0,300]", "[null]", "[{}]", "{}", "5", "true"};
+    static const char *const prompts[] = {"[300]",   "[-1]",   "[2147483648]", "[1.5]", "[true]", "[1,\"7\"]",
+                                          "[0,300]", "[null]", "[{}]",         "{}",    "5",      "true"};
     char body[200];
     for (size_t i = 0; i < QR_COUNT(prompts); i++) {
         snprintf(body, sizeof body, "{\"prompt\":%s,\"max_tokens\":1}", prompts[i]);
@@ -256,8 +267,8 @@ static void test_AP_07(void **state)
 static void test_AP_09(void **state)
 {
     stand_t *s = *state;
-    static const char *const bad[] = {"\"prompt\":\"\"", "\"prompt\":[]", "\"prompt\":[\"\"]", "\"prompt\":[[]]", "\"prompt\":null", "\"max_tokens\":1",
-                                      "\"prompt\":[[1],[]]"};
+    static const char *const bad[] = {"\"prompt\":\"\"", "\"prompt\":[]",    "\"prompt\":[\"\"]",  "\"prompt\":[[]]",
+                                      "\"prompt\":null", "\"max_tokens\":1", "\"prompt\":[[1],[]]"};
     char body[200];
     for (size_t i = 0; i < QR_COUNT(bad); i++) {
         snprintf(body, sizeof body, "{%s}", bad[i]);
@@ -273,17 +284,23 @@ static void test_AP_09(void **state)
 static void test_AP_11(void **state)
 {
     stand_t *s = *state;
-    json_decref(ask(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}],"
-                                               "\"max_tokens\":1}"));
+    json_decref(
+        ask(s, "/v1/chat/completions",
+            "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}],"
+            "\"max_tokens\":1}"));
     assert_string_equal(s->last_text, "ab");
     json_decref(ask(s, "/v1/chat/completions",
-                    "{\"messages\":[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\"}]},"
-                    "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"t\"},{\"role\":\"assistant\"},{\"role\":\"user\",\"content\":\"u\"}],\"max_tokens\":1}"));
+                    "{\"messages\":[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{"
+                    "\"id\":\"1\"}]},"
+                    "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"t\"},{\"role\":\"assistant\"},{\"role\":\"user\",\"content\":"
+                    "\"u\"}],\"max_tokens\":1}"));
     assert_string_equal(s->last_text, "dtu");
     static const uint32_t roles[] = {QR_CHAT_DEVELOPER, QR_CHAT_ASSISTANT, QR_CHAT_TOOL, QR_CHAT_ASSISTANT, QR_CHAT_USER};
     assert_int_equal(s->last_role_count, 5);
     assert_memory_equal(s->last_roles, roles, sizeof roles);
-    static const struct { const char *message, *param; } bad[] = {
+    static const struct {
+        const char *message, *param;
+    } bad[] = {
         {"{\"role\":\"user\",\"content\":5}", "messages[0].content"},
         {"{\"role\":\"user\",\"content\":{\"type\":\"text\"}}", "messages[0].content"},
         {"{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}", "messages[0].content"},
@@ -316,7 +333,12 @@ static char *repeat(const char *before, const char *middle, size_t times, const 
 static void test_AP_13(void **state)
 {
     stand_t *s = *state;
-    struct { char *body; const char *path; int status; const char *param; } asks[] = {
+    struct {
+        char *body;
+        const char *path;
+        int status;
+        const char *param;
+    } asks[] = {
         {repeat("{\"messages\":[{\"role\":1}", ",{\"role\":1}", 11999, "]}"), "/v1/chat/completions", 400, "messages"},
         {repeat("{\"prompt\":[1],\"x\":\"", "\x01\xc3\xa9", 1, "\"}"), "/v1/completions", 400, ""}, /* a raw control character */
         {repeat("{\"prompt\":[1],\"x\":\"", "\xc3\xa9", 400000, "\"}"), "/v1/completions", 400, "x"},
@@ -446,7 +468,8 @@ static void test_SE_01(void **state)
     close(fd);
     close(second);
     /* (f) coded bodies */
-    static const char gzip[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    static const char gzip[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
     assert_error(client_ask_raw(s, gzip, sizeof gzip - 1), 415, "", NULL);
     stand_destroy(s);
 }
@@ -470,7 +493,8 @@ static void test_smuggling(void **state)
     for (size_t i = 0; i < QR_COUNT(heads); i++) {
         char bytes[400];
         /* a second request hides behind: it must not be served */
-        int n = snprintf(bytes, sizeof bytes, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n%sGET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", heads[i]);
+        int n = snprintf(bytes, sizeof bytes, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n%sGET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
+                         heads[i]);
         reply_t r = client_ask_raw(s, bytes, (size_t)n);
         if (r.status != 400) fail_msg("%s: status %d", heads[i], r.status);
         assert_null(strstr(r.bytes, "\"object\":\"list\""));
@@ -557,7 +581,9 @@ static void test_SE_03(void **state)
 static void test_SE_05(void **state)
 {
     stand_t *s = *state;
-    static const struct { const char *field, *param; } bad[] = {
+    static const struct {
+        const char *field, *param;
+    } bad[] = {
         {"\"chat_template\":\"{% for i in range(10**9) %}x{% endfor %}\"", "chat_template"},
         {"\"chat_template_kwargs\":{\"chat_template\":\"x\"}", "chat_template_kwargs"},
         {"\"chat_template_args\":{\"chat_template\":\"x\"}", "chat_template_args"},
@@ -577,20 +603,43 @@ static void test_SE_05(void **state)
         assert_error(r, 400, bad[i].param, NULL);
     }
     assert_int_equal(stand_get(s, &s->submits), before);
-    json_decref(ask(s, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"add_generation_prompt\":true,\"tools\":[],\"n\":1,\"max_tokens\":1,"
-                                               "\"response_format\":{\"type\":\"text\"},\"logit_bias\":null,\"presence_penalty\":0.0,\"metadata\":{\"a\":\"b\"}}"));
+    json_decref(
+        ask(s, "/v1/chat/completions",
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"add_generation_prompt\":true,\"tools\":[],\"n\":1,\"max_tokens\":1,"
+            "\"response_format\":{\"type\":\"text\"},\"logit_bias\":null,\"presence_penalty\":0.0,\"metadata\":{\"a\":\"b\"}}"));
 }
 
 static void test_field_bounds(void **state)
 {
     stand_t *s = *state;
-    static const struct { const char *field, *param; } bad[] = {
-        {"\"temperature\":-0.1", "temperature"}, {"\"temperature\":\"1\"", "temperature"}, {"\"top_p\":1.1", "top_p"}, {"\"min_p\":-1", "min_p"},
-        {"\"top_k\":-2", "top_k"}, {"\"top_k\":1.5", "top_k"}, {"\"max_tokens\":0", "max_tokens"}, {"\"max_tokens\":-1", "max_tokens"},
-        {"\"max_tokens\":\"5\"", "max_tokens"}, {"\"seed\":1.5", "seed"}, {"\"stop\":\"\"", "stop"}, {"\"stop\":[1]", "stop"}, {"\"stream\":1", "stream"},
-        {"\"logprobs\":true", "logprobs"}, {"\"logprobs\":6", "logprobs"}, {"\"logprobs\":-1", "logprobs"}, {"\"cache_salt\":\"\"", "cache_salt"},
-        {"\"cache_salt\":5", "cache_salt"}, {"\"model\":5", "model"}, {"\"ignore_eos\":1", "ignore_eos"}, {"\"echo\":true", "echo"},
-        {"\"best_of\":3", "best_of"}, {"\"frequency_penalty\":0.5", "frequency_penalty"}, {"\"suffix\":\"x\"", "suffix"}, {"\"priority\":-1", "priority"},
+    static const struct {
+        const char *field, *param;
+    } bad[] = {
+        {"\"temperature\":-0.1", "temperature"},
+        {"\"temperature\":\"1\"", "temperature"},
+        {"\"top_p\":1.1", "top_p"},
+        {"\"min_p\":-1", "min_p"},
+        {"\"top_k\":-2", "top_k"},
+        {"\"top_k\":1.5", "top_k"},
+        {"\"max_tokens\":0", "max_tokens"},
+        {"\"max_tokens\":-1", "max_tokens"},
+        {"\"max_tokens\":\"5\"", "max_tokens"},
+        {"\"seed\":1.5", "seed"},
+        {"\"stop\":\"\"", "stop"},
+        {"\"stop\":[1]", "stop"},
+        {"\"stream\":1", "stream"},
+        {"\"logprobs\":true", "logprobs"},
+        {"\"logprobs\":6", "logprobs"},
+        {"\"logprobs\":-1", "logprobs"},
+        {"\"cache_salt\":\"\"", "cache_salt"},
+        {"\"cache_salt\":5", "cache_salt"},
+        {"\"model\":5", "model"},
+        {"\"ignore_eos\":1", "ignore_eos"},
+        {"\"echo\":true", "echo"},
+        {"\"best_of\":3", "best_of"},
+        {"\"frequency_penalty\":0.5", "frequency_penalty"},
+        {"\"suffix\":\"x\"", "suffix"},
+        {"\"priority\":-1", "priority"},
         {"\"seed\":18446744073709551616", ""},
     };
     char body[300];
@@ -614,7 +663,8 @@ static void test_field_bounds(void **state)
     assert_int_equal(s->last_text_bytes, 3);
 }
 
-/* ---- paths, health, metrics ------------------------------------------------------------------------------------------------------------- */
+/* ---- paths, health, metrics -------------------------------------------------------------------------------------------------------------
+ */
 
 static void test_paths(void **state)
 {
@@ -760,12 +810,14 @@ static void test_cache_drop(void **state)
     assert_int_equal(at_integer(root, "pages_pool", NULL, NULL), 8);
     json_decref(root);
     assert_int_equal(stand_get(s, &s->drops), 1);
-    static const char browser[] = "POST /admin/cache/drop HTTP/1.1\r\nHost: x\r\nOrigin: http://evil\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    static const char browser[] =
+        "POST /admin/cache/drop HTTP/1.1\r\nHost: x\r\nOrigin: http://evil\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     assert_error(client_ask_raw(s, browser, sizeof browser - 1), 403, "", "permission");
     assert_int_equal(stand_get(s, &s->drops), 1);
 }
 
-/* ---- clients that leave, are slow, or are many ------------------------------------------------------------------------------------------- */
+/* ---- clients that leave, are slow, or are many
+ * ------------------------------------------------------------------------------------------- */
 
 static void test_client_leaves(void **state)
 {
@@ -864,7 +916,8 @@ static void test_SC_05(void **state)
     assert_int_equal(stand_get(s, &s->open_now), 0);
 }
 
-/* ---- life --------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * --------------------------------------------------------------------------------------------------------------------------------- */
 
 static void test_port_in_use(void **state)
 {
@@ -874,8 +927,14 @@ static void test_port_in_use(void **state)
     assert_int_equal(second->ready_reason, QR_E_IN_USE);
     assert_non_null(strstr(second->ready_text, "--listen"));
     stand_destroy(second);
-    static const struct { const char *listen; uint32_t reason; } bad[] = {{"nonsense", QR_E_INVALID}, {"127.0.0.1:99999", QR_E_INVALID},
-        {"127.0.0.1:", QR_E_INVALID}, {"[::1:80", QR_E_INVALID}, {"no.such.host.invalid:80", QR_E_INVALID}};
+    static const struct {
+        const char *listen;
+        uint32_t reason;
+    } bad[] = {{"nonsense", QR_E_INVALID},
+               {"127.0.0.1:99999", QR_E_INVALID},
+               {"127.0.0.1:", QR_E_INVALID},
+               {"[::1:80", QR_E_INVALID},
+               {"no.such.host.invalid:80", QR_E_INVALID}};
     for (size_t i = 0; i < QR_COUNT(bad); i++) {
         second = stand_new(4096);
         strcpy(second->given.params.listen, bad[i].listen);
@@ -930,12 +989,31 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_STAND(test_completion), WITH_STAND(test_chat), WITH_STAND(test_stream), WITH_STAND(test_AP_05), WITH_STAND(test_AP_07),
-        WITH_STAND(test_AP_09), WITH_STAND(test_AP_11), WITH_STAND(test_AP_13), cmocka_unit_test(test_AP_15), cmocka_unit_test(test_SE_01),
-        WITH_STAND(test_smuggling), cmocka_unit_test(test_SE_03), WITH_STAND(test_SE_05), WITH_STAND(test_field_bounds), WITH_STAND(test_paths),
-        WITH_STAND(test_SD_03), WITH_STAND(test_SD_05), cmocka_unit_test(test_restarted_counter), WITH_STAND(test_cache_drop),
-        WITH_STAND(test_client_leaves), cmocka_unit_test(test_slow_client), WITH_STAND(test_failures), WITH_STAND(test_SC_05),
-        WITH_STAND(test_port_in_use), cmocka_unit_test(test_drain_and_stop),
+        WITH_STAND(test_completion),
+        WITH_STAND(test_chat),
+        WITH_STAND(test_stream),
+        WITH_STAND(test_AP_05),
+        WITH_STAND(test_AP_07),
+        WITH_STAND(test_AP_09),
+        WITH_STAND(test_AP_11),
+        WITH_STAND(test_AP_13),
+        cmocka_unit_test(test_AP_15),
+        cmocka_unit_test(test_SE_01),
+        WITH_STAND(test_smuggling),
+        cmocka_unit_test(test_SE_03),
+        WITH_STAND(test_SE_05),
+        WITH_STAND(test_field_bounds),
+        WITH_STAND(test_paths),
+        WITH_STAND(test_SD_03),
+        WITH_STAND(test_SD_05),
+        cmocka_unit_test(test_restarted_counter),
+        WITH_STAND(test_cache_drop),
+        WITH_STAND(test_client_leaves),
+        cmocka_unit_test(test_slow_client),
+        WITH_STAND(test_failures),
+        WITH_STAND(test_SC_05),
+        WITH_STAND(test_port_in_use),
+        cmocka_unit_test(test_drain_and_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

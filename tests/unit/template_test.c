@@ -30,7 +30,8 @@ static void test_TK_11(void **state)
         qr_template_range_t contents[8];
         qr_template_render(t, template_vectors[i].roles, template_vectors[i].lengths, messages, template_vectors[i].text, to, contents);
         to[bytes] = 0;
-        if (strcmp(to, template_vectors[i].rendered) != 0) fail_msg("vector %zu: \"%s\" is not \"%s\"", i, to, template_vectors[i].rendered);
+        if (strcmp(to, template_vectors[i].rendered) != 0)
+            fail_msg("vector %zu: \"%s\" is not \"%s\"", i, to, template_vectors[i].rendered);
         assert_int_equal(bytes, strlen(template_vectors[i].rendered));
         const char *text = template_vectors[i].text; /* (f): contents appear as they are, at their ranges */
         for (size_t j = 0; j < messages; j++) {
@@ -69,9 +70,11 @@ static void test_unknown_templates(void **state)
         "{{ messages[0].content }}",
         "{% for message in messages %}{{ message.content + message.role }}{% endfor %}{% if add_generation_prompt %}{{ 'x' }}{% endif %}",
         "{% for m in messages %}{{ m.role + 'x' + m.content }}{% endfor %}{% if add_generation_prompt %}{{ 'x' }}{% endif %}",
-        "{% for message in messages %}{{ message.role + 'x' + message.content | trim }}{% endfor %}{% if add_generation_prompt %}{{ 'x' }}{% endif %}",
+        "{% for message in messages %}{{ message.role + 'x' + message.content | trim }}{% endfor %}{% if add_generation_prompt %}{{ 'x' "
+        "}}{% endif %}",
         "{% for message in messages %}{{ message.role + 'x' + message.content }}{% endfor %}",
-        "{% for message in messages %}{{ message.role + 'x' + message.content }}{% endfor %}{% if add_generation_prompt %}{{ 'x' }}{% endif %}{{ eos }}",
+        "{% for message in messages %}{{ message.role + 'x' + message.content }}{% endfor %}{% if add_generation_prompt %}{{ 'x' }}{% "
+        "endif %}{{ eos }}",
         "{% for message in messages %}{% if message.role == 'user' %}{{ message.role + 'x' + message.content }}{% endif %}{% endfor %}",
         "{{ raise_exception('no') }}",
         "{# a comment #}{% for message in messages %}{{ message.role + 'x' + message.content }}{% endfor %}",
@@ -91,6 +94,7 @@ static void test_unknown_templates(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_TK_11), cmocka_unit_test(test_developer), cmocka_unit_test(test_unknown_templates)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_TK_11), cmocka_unit_test(test_developer),
+                                       cmocka_unit_test(test_unknown_templates)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,9 +11,13 @@
 
 static const char chatml[] = "{% for message in messages %}{{'<sx>' + message['role'] + '\n' + message['content'] + '<s>'}}{% endfor %}"
                              "{% if add_generation_prompt %}{{ '<sx>assistant\n' }}{% endif %}";
-#define TEXT(s) {s, sizeof s - 1}
-static const qr_token_text_t texts[] = {TEXT("a"), TEXT("b"), TEXT("c"), TEXT("d"), TEXT("ab"), TEXT("bc"), TEXT("abc"), TEXT("cd"), TEXT("abd"),
-                                        TEXT("aa"), TEXT("<s>"), TEXT("<sx>"), TEXT("\xC4\xA0"), TEXT("<"), TEXT(">"), TEXT("s"), TEXT("x")};
+#define TEXT(s)                                                                                                                            \
+    {                                                                                                                                      \
+        s, sizeof s - 1                                                                                                                    \
+    }
+static const qr_token_text_t texts[] = {TEXT("a"),        TEXT("b"),  TEXT("c"),   TEXT("d"),  TEXT("ab"),  TEXT("bc"),
+                                        TEXT("abc"),      TEXT("cd"), TEXT("abd"), TEXT("aa"), TEXT("<s>"), TEXT("<sx>"),
+                                        TEXT("\xC4\xA0"), TEXT("<"),  TEXT(">"),   TEXT("s"),  TEXT("x")};
 static const qr_token_text_t merges[] = {TEXT("b c"), TEXT("a b"), TEXT("c d"), TEXT("a bc"), TEXT("a a")};
 static const uint8_t types[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1};
 
@@ -39,7 +43,8 @@ static const qr_message_t *say(stand_t *s, uint16_t type, uint64_t from, const v
 }
 static const qr_message_t *encode(stand_t *s, uint8_t kind, const char *text, qr_u32s_t roles, qr_u32s_t lengths)
 {
-    qr_text_encode_t b = {.request_id = 42, .kind = kind, .text = {(const uint8_t *)text, strlen(text)}, .roles = roles, .lengths = lengths};
+    qr_text_encode_t b = {
+        .request_id = 42, .kind = kind, .text = {(const uint8_t *)text, strlen(text)}, .roles = roles, .lengths = lengths};
     return say(s, QR_MESSAGE_text_encode, GATEWAY, &b, sizeof b);
 }
 static void assert_refused(const qr_message_t *m, uint32_t reason, const char *param)
@@ -57,8 +62,16 @@ static stand_t *open_stand(bool add_bos, uint32_t context)
 {
     char message[300];
     stand_t *s = calloc(1, sizeof *s);
-    qr_tokenizer_tables_t tables = {.name = "T1", .pre = "none", .chat_template = chatml, .texts = texts, .types = types, .merges = merges, .count = 17,
-                                    .merge_count = 5, .bos_token = 10, .add_bos = add_bos};
+    qr_tokenizer_tables_t tables = {.name = "T1",
+                                    .pre = "none",
+                                    .chat_template = chatml,
+                                    .texts = texts,
+                                    .types = types,
+                                    .merges = merges,
+                                    .count = 17,
+                                    .merge_count = 5,
+                                    .bos_token = 10,
+                                    .add_bos = add_bos};
     assert_int_equal(qr_tokenizer_new_from(&tables, &s->given.tokenizer, message, sizeof message), 0);
     s->given.layout.context_tokens = context;
     s->bytes = malloc(QR_OUTBOX_BYTES);
@@ -130,9 +143,11 @@ static void test_TK_09(void **state)
     (void)state;
     stand_t *s = open_stand(true, 100);
     const qr_message_t *m = encode(s, QR_INPUT_TEXT, "abc", (qr_u32s_t){0}, (qr_u32s_t){0});
-    assert_true(m->body.text_encoded.tokens.count == 2 && m->body.text_encoded.tokens.data[0] == 10 && m->body.text_encoded.tokens.data[1] == 6);
+    assert_true(m->body.text_encoded.tokens.count == 2 && m->body.text_encoded.tokens.data[0] == 10 &&
+                m->body.text_encoded.tokens.data[1] == 6);
     m = encode(s, QR_INPUT_TEXT, "<s>abc", (qr_u32s_t){0}, (qr_u32s_t){0}); /* its text in a prompt is text */
-    assert_true(m->body.text_encoded.tokens.count == 5 && m->body.text_encoded.tokens.data[0] == 10 && m->body.text_encoded.tokens.data[1] == 13);
+    assert_true(m->body.text_encoded.tokens.count == 5 && m->body.text_encoded.tokens.data[0] == 10 &&
+                m->body.text_encoded.tokens.data[1] == 13);
     m = encode(s, QR_INPUT_TEXT, "", (qr_u32s_t){0}, (qr_u32s_t){0}); /* AP-09: with a begin token an empty text is a prompt */
     assert_true(m->type == QR_MESSAGE_text_encoded && m->body.text_encoded.tokens.count == 1);
     const uint32_t role = QR_CHAT_USER, length = 1;
@@ -161,6 +176,7 @@ static void test_life(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts), cmocka_unit_test(test_refusals), cmocka_unit_test(test_TK_09), cmocka_unit_test(test_life)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts), cmocka_unit_test(test_refusals), cmocka_unit_test(test_TK_09),
+                                       cmocka_unit_test(test_life)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

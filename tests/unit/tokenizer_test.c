@@ -18,13 +18,24 @@
 static const char chatml[] = "{% for message in messages %}{{'<sx>' + message['role'] + '\n' + message['content'] + '<s>'}}{% endfor %}"
                              "{% if add_generation_prompt %}{{ '<sx>assistant\n' }}{% endif %}";
 
-#define TEXT(s) {s, sizeof s - 1}
-static const qr_token_text_t t1_texts[] = {TEXT("a"), TEXT("b"), TEXT("c"), TEXT("d"), TEXT("ab"), TEXT("bc"), TEXT("abc"), TEXT("cd"), TEXT("abd"),
-                                           TEXT("aa"), TEXT("<s>"), TEXT("<sx>"), TEXT("\xC4\xA0"), TEXT("<"), TEXT(">"), TEXT("s"), TEXT("x")};
+#define TEXT(s)                                                                                                                            \
+    {                                                                                                                                      \
+        s, sizeof s - 1                                                                                                                    \
+    }
+static const qr_token_text_t t1_texts[] = {TEXT("a"),        TEXT("b"),  TEXT("c"),   TEXT("d"),  TEXT("ab"),  TEXT("bc"),
+                                           TEXT("abc"),      TEXT("cd"), TEXT("abd"), TEXT("aa"), TEXT("<s>"), TEXT("<sx>"),
+                                           TEXT("\xC4\xA0"), TEXT("<"),  TEXT(">"),   TEXT("s"),  TEXT("x")};
 static const qr_token_text_t t1_merges[] = {TEXT("b c"), TEXT("a b"), TEXT("c d"), TEXT("a bc"), TEXT("a a")};
 static const uint8_t t1_types[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1};
-static const qr_tokenizer_tables_t t1 = {.name = "T1", .pre = "none", .chat_template = chatml, .texts = t1_texts, .types = t1_types, .merges = t1_merges,
-                                         .count = 17, .merge_count = 5, .bos_token = QR_TOKEN_NONE};
+static const qr_tokenizer_tables_t t1 = {.name = "T1",
+                                         .pre = "none",
+                                         .chat_template = chatml,
+                                         .texts = t1_texts,
+                                         .types = t1_types,
+                                         .merges = t1_merges,
+                                         .count = 17,
+                                         .merge_count = 5,
+                                         .bos_token = QR_TOKEN_NONE};
 
 static qr_tokenizer_t *open_tables(const qr_tokenizer_tables_t *tables)
 {
@@ -45,14 +56,15 @@ static void assert_ids(qr_tokenizer_t *t, const char *text, size_t bytes, bool s
     }
     free(got);
 }
-#define IDS(t, text, specials, ...)                                                                      \
-    do {                                                                                                 \
-        const uint32_t wanted[] = {__VA_ARGS__};                                                         \
-        assert_ids(t, text, strlen(text), specials, wanted, QR_COUNT(wanted));                           \
+#define IDS(t, text, specials, ...)                                                                                                        \
+    do {                                                                                                                                   \
+        const uint32_t wanted[] = {__VA_ARGS__};                                                                                           \
+        assert_ids(t, text, strlen(text), specials, wanted, QR_COUNT(wanted));                                                             \
     } while (0)
 
 /* A tokenizer over the part of a vocabulary that the vectors reach; ids in between have no text. */
-static qr_tokenizer_t *open_vectors(const char *pre, const vector_token_t *tokens, size_t count, const char *const *merges, size_t merge_count)
+static qr_tokenizer_t *open_vectors(const char *pre, const vector_token_t *tokens, size_t count, const char *const *merges,
+                                    size_t merge_count)
 {
     uint32_t top = 0;
     for (size_t i = 0; i < count; i++) top = qr_max_u32(top, tokens[i].id + 1);
@@ -62,8 +74,15 @@ static qr_tokenizer_t *open_vectors(const char *pre, const vector_token_t *token
     for (uint32_t i = 0; i < top; i++) texts[i].data = "";
     for (size_t i = 0; i < count; i++) texts[tokens[i].id] = (qr_token_text_t){tokens[i].text, strlen(tokens[i].text)};
     for (size_t i = 0; i < merge_count; i++) pairs[i] = (qr_token_text_t){merges[i], strlen(merges[i])};
-    const qr_tokenizer_tables_t tables = {.name = pre, .pre = pre, .chat_template = "", .texts = texts, .types = types, .merges = pairs, .count = top,
-                                          .merge_count = (uint32_t)merge_count, .bos_token = QR_TOKEN_NONE};
+    const qr_tokenizer_tables_t tables = {.name = pre,
+                                          .pre = pre,
+                                          .chat_template = "",
+                                          .texts = texts,
+                                          .types = types,
+                                          .merges = pairs,
+                                          .count = top,
+                                          .merge_count = (uint32_t)merge_count,
+                                          .bos_token = QR_TOKEN_NONE};
     qr_tokenizer_t *t = open_tables(&tables);
     free(texts);
     free(pairs);
@@ -202,12 +221,18 @@ static void test_TK_05(void **state)
     static const char *const units[] = {"a", "^", " ", "Z", "0", "\xE3\x80\x82", "\n", "ab", " x", "'"};
     for (size_t v = 0; v < 2; v++) {
         for (size_t i = 0; i < QR_COUNT(units); i++) {
-            big_t half = {.t = both[v], .unit = units[i], .units = 500000}, whole = {.t = both[v], .unit = units[i], .units = 1000000};
-            run_big(&half);
-            run_big(&whole);
+            double half_s = 1e9, whole_s = 1e9;
+            bool linear = false;
+            for (int attempt = 0; attempt < 5 && !linear; attempt++) { /* the machine is shared: the best of some tries */
+                big_t half = {.t = both[v], .unit = units[i], .units = 500000}, whole = {.t = both[v], .unit = units[i], .units = 1000000};
+                run_big(&half);
+                run_big(&whole);
+                half_s = half.seconds < half_s ? half.seconds : half_s;
+                whole_s = whole.seconds < whole_s ? whole.seconds : whole_s;
+                linear = whole_s <= 2 && whole_s <= 2.5 * half_s + 0.02;
+            }
 #ifndef QR_SANITIZED
-            if (whole.seconds > 2) fail_msg("1,000,000 of \"%s\": %.2f s", units[i], whole.seconds);
-            if (whole.seconds > 0.05 && whole.seconds > 3 * half.seconds) fail_msg("\"%s\": %.3f s, half of it %.3f s", units[i], whole.seconds, half.seconds);
+            if (!linear) fail_msg("1,000,000 of \"%s\": %.3f s, half of it %.3f s", units[i], whole_s, half_s);
 #endif
         }
         big_t letters = {.t = both[v], .unit = "a", .units = 100000, .random = 7};
@@ -240,8 +265,12 @@ static void test_TK_07(void **state)
 static void test_llama_pieces(void **state)
 {
     (void)state;
-    static const struct { const char *text; size_t ends[8]; } cases[] = {
-        {"I'LL don't", {1, 4, 8, 10}}, {"1234567", {3, 6, 7}}, {"a\r\nb", {1, 3, 4}}, {"Hello  \n", {5, 8}}, {"     x", {4, 6}}, {"1,234.50", {1, 2, 5, 6, 8}},
+    static const struct {
+        const char *text;
+        size_t ends[8];
+    } cases[] = {
+        {"I'LL don't", {1, 4, 8, 10}}, {"1234567", {3, 6, 7}}, {"a\r\nb", {1, 3, 4}},
+        {"Hello  \n", {5, 8}},         {"     x", {4, 6}},     {"1,234.50", {1, 2, 5, 6, 8}},
     };
     qr_pretokenizer_t *p = NULL;
     char message[200];
@@ -370,11 +399,15 @@ static void test_bounds(void **state)
     count = 0;
     assert_int_equal(qr_tokenizer_encode(t, "", 0, false, ids, 0, &count), 0);
     assert_int_equal(count, 0);
-    static const char *const bad[] = {"\x80", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "a\xC3", "\xF0\x9F\x98", "\xFF"};
+    static const char *const bad[] = {"\x80",  "\xC0\xAF",     "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80",
+                                      "a\xC3", "\xF0\x9F\x98", "\xFF"};
     for (size_t i = 0; i < QR_COUNT(bad); i++)
         assert_int_equal(qr_tokenizer_encode(t, bad[i], strlen(bad[i]), false, ids, 4, &count), -QR_E_FORMAT);
     assert_int_equal(count, 0);
-    IDS(t, "a\xE2\x82\xAC" "b", false, 4); /* bytes without a token leave nothing; what is left merges, as in the reference */
+    IDS(t,
+        "a\xE2\x82\xAC"
+        "b",
+        false, 4); /* bytes without a token leave nothing; what is left merges, as in the reference */
     const uint32_t roles[] = {QR_CHAT_USER, QR_CHAT_USER}, lengths[] = {1, 1};
     char message[400] = "";
     assert_int_equal(qr_tokenizer_chat(t, roles, lengths, 2, "\xC3\xA9", ids, 4, &count, message, sizeof message), -QR_E_FORMAT);
@@ -397,7 +430,8 @@ static void test_bad_tables(void **state)
     qr_tokenizer_tables_t tables = t1;
     tables.pre = "unheard-of";
     assert_refused(&tables, -QR_E_UNSUPPORTED, "supported: smollm, gpt-2, default, llama-bpe");
-    static const qr_token_text_t bad_merges[][1] = {{TEXT("a")}, {TEXT("a  b")}, {TEXT("a d")}, {TEXT("q a")}, {TEXT("")}, {TEXT("\xFF a")}, {TEXT(" a b")}};
+    static const qr_token_text_t bad_merges[][1] = {{TEXT("a")}, {TEXT("a  b")},   {TEXT("a d")}, {TEXT("q a")},
+                                                    {TEXT("")},  {TEXT("\xFF a")}, {TEXT(" a b")}};
     for (size_t i = 0; i < QR_COUNT(bad_merges); i++) {
         tables = t1;
         tables.merges = bad_merges[i];
@@ -445,9 +479,10 @@ static void test_ids_spell_the_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_TK_01), cmocka_unit_test(test_scan_equals_heap), cmocka_unit_test(test_TK_05), cmocka_unit_test(test_TK_07),
-        cmocka_unit_test(test_llama_pieces), cmocka_unit_test(test_TK_09), cmocka_unit_test(test_SE_07), cmocka_unit_test(test_borders_merge),
-        cmocka_unit_test(test_user_tokens), cmocka_unit_test(test_bounds), cmocka_unit_test(test_bad_tables), cmocka_unit_test(test_ids_spell_the_text),
+        cmocka_unit_test(test_TK_01),  cmocka_unit_test(test_scan_equals_heap), cmocka_unit_test(test_TK_05),
+        cmocka_unit_test(test_TK_07),  cmocka_unit_test(test_llama_pieces),     cmocka_unit_test(test_TK_09),
+        cmocka_unit_test(test_SE_07),  cmocka_unit_test(test_borders_merge),    cmocka_unit_test(test_user_tokens),
+        cmocka_unit_test(test_bounds), cmocka_unit_test(test_bad_tables),       cmocka_unit_test(test_ids_spell_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

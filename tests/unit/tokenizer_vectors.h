@@ -91,6 +91,7 @@ static const vector_token_t smollm_tokens[] = {
     {244, "\304\274"},
     {249, "\305\201"},
     {250, "\305\202"},
+    {253, "\304\240a"},
     {256, "\304\240\304\240"},
     {257, "re"},
     {258, "on"},
@@ -117,6 +118,7 @@ static const vector_token_t smollm_tokens[] = {
     {472, "\304\212\304\240\304\240\304\240"},
     {478, "ell"},
     {490, "ru"},
+    {506, "'s"},
     {536, "\304\240do"},
     {637, "\304\240'"},
     {667, "urn"},
@@ -161,6 +163,7 @@ static const vector_token_t smollm_tokens[] = {
     {12420, "don"},
     {13952, "\304\240brut"},
     {15442, "\303\202\305\202"},
+    {15822, "\304\240\303\241"},
     {16421, "LL"},
     {16738, "\303\202\302\275"},
     {17641, "\304\240bru"},
@@ -182,6 +185,7 @@ static const vector_token_t smollm_tokens[] = {
     {45944, "rut"},
 };
 static const char *const smollm_merges[] = {
+    "\304\240 a",
     "\304\240 \304\240",
     "r e",
     "o n",
@@ -208,6 +212,7 @@ static const char *const smollm_merges[] = {
     "\304\212 \304\240\304\240\304\240",
     "el l",
     "r u",
+    "' s",
     "\304\240d o",
     "\304\240 '",
     "ur n",
@@ -252,6 +257,7 @@ static const char *const smollm_merges[] = {
     "d on",
     "\304\240br ut",
     "\303\202 \305\202",
+    "\304\240 \303\241",
     "L L",
     "\303\202 \302\275",
     "\304\240b ru",
@@ -296,9 +302,14 @@ static const uint32_t smollm_ids_20[] = {81, 82, 83};
 static const uint32_t smollm_ids_21[] = {81, 15442, 82, 12109, 218, 83, 321, 221, 287, 141, 223, 85};
 static const uint32_t smollm_ids_22[] = {10283, 120, 10283, 117, 10283, 126, 10283, 120, 10283, 238, 10283, 130};
 static const uint32_t smollm_ids_23[] = {9310, 117, 9310, 118, 9310, 119, 216, 19133, 16738, 216, 173, 223, 117};
-static const uint32_t smollm_ids_24[] = {12420, 417, 100, 637, 67, 637, 764, 23};
-static const uint32_t smollm_ids_25[] = {186, 136, 140, 104, 321, 229, 329};
-static const uint32_t smollm_ids_26[] = {189, 233, 140, 140, 23309, 140};
+static const uint32_t smollm_ids_24[] = {172, 127, 227, 506};
+static const uint32_t smollm_ids_25[] = {187, 123, 124, 125, 506, 1792};
+static const uint32_t smollm_ids_26[] = {187, 234, 130, 218, 506};
+static const uint32_t smollm_ids_27[] = {187, 235, 132, 250, 506};
+static const uint32_t smollm_ids_28[] = {81, 216, 15822, 250, 232, 253};
+static const uint32_t smollm_ids_29[] = {12420, 417, 100, 637, 67, 637, 764, 23};
+static const uint32_t smollm_ids_30[] = {186, 136, 140, 104, 321, 229, 329};
+static const uint32_t smollm_ids_31[] = {189, 233, 140, 140, 23309, 140};
 static const vector_t smollm_vectors[] = {
     {"brutalist", 1, smollm_ids_0, 4},
     {" brutalist", 1, smollm_ids_1, 2},
@@ -324,9 +335,14 @@ static const vector_t smollm_vectors[] = {
     {"a\302\240b\343\200\200c\342\200\203 d\302\205e", 1, smollm_ids_21, 12},
     {"\340\270\252\340\270\247\340\270\261\340\270\252\340\270\224\340\270\265", 1, smollm_ids_22, 12},
     {"\340\245\247\340\245\250\340\245\251 \302\262\302\275 \342\205\247", 1, smollm_ids_23, 13},
-    {"don\342\200\231t 'S 'll'", 1, smollm_ids_24, 8},
-    {"\357\273\277x\342\200\213 y", 1, smollm_ids_25, 7},
-    {"\364\217\277\277\357\277\277", 1, smollm_ids_26, 6},
+    {"\341\262\211's", 1, smollm_ids_24, 4},
+    {"\360\256\257\260's x", 1, smollm_ids_25, 6},
+    {"\360\220\265\200's", 1, smollm_ids_26, 5},
+    {"\360\221\267\240's", 1, smollm_ids_27, 5},
+    {"a  \341\240\216 a", 1, smollm_ids_28, 6},
+    {"don\342\200\231t 'S 'll'", 1, smollm_ids_29, 8},
+    {"\357\273\277x\342\200\213 y", 1, smollm_ids_30, 7},
+    {"\364\217\277\277\357\277\277", 1, smollm_ids_31, 6},
 };
 
 static const vector_token_t gpt2_tokens[] = {
@@ -414,6 +430,7 @@ static const vector_token_t gpt2_tokens[] = {
     {248, "\304\274"},
     {253, "\305\201"},
     {254, "\305\202"},
+    {257, "\304\240a"},
     {260, "re"},
     {261, "on"},
     {269, "\304\240c"},
@@ -430,6 +447,7 @@ static const vector_token_t gpt2_tokens[] = {
     {316, "et"},
     {331, "\304\240y"},
     {333, "ur"},
+    {338, "'s"},
     {352, "\304\2401"},
     {374, "\304\240r"},
     {396, "ist"},
@@ -508,6 +526,7 @@ static const vector_token_t gpt2_tokens[] = {
     {27712, "345"},
     {27999, "lis"},
     {28047, "tu"},
+    {28053, "\304\240\303\241"},
     {28254, "Hell"},
     {29228, "456"},
     {29343, "_____"},
@@ -524,6 +543,7 @@ static const vector_token_t gpt2_tokens[] = {
     {49845, "alist"},
 };
 static const char *const gpt2_merges[] = {
+    "\304\240 a",
     "r e",
     "o n",
     "\304\240 c",
@@ -540,6 +560,7 @@ static const char *const gpt2_merges[] = {
     "e t",
     "\304\240 y",
     "u r",
+    "' s",
     "\304\240 1",
     "\304\240 r",
     "is t",
@@ -618,6 +639,7 @@ static const char *const gpt2_merges[] = {
     "3 45",
     "l is",
     "t u",
+    "\304\240 \303\241",
     "H ell",
     "45 6",
     "____ _",
@@ -660,9 +682,14 @@ static const uint32_t gpt2_ids_23[] = {64, 192, 65, 194, 66};
 static const uint32_t gpt2_ids_24[] = {64, 1849, 65, 5099, 222, 66, 447, 225, 288, 126, 227, 68};
 static const uint32_t gpt2_ids_25[] = {19567, 103, 19567, 100, 19567, 109, 19567, 103, 19567, 242, 19567, 113};
 static const uint32_t gpt2_ids_26[] = {24231, 100, 24231, 101, 24231, 102, 1587, 110, 23141, 2343, 227, 100};
-static const uint32_t gpt2_ids_27[] = {9099, 447, 247, 83, 705, 50, 705, 297, 6};
-static const uint32_t gpt2_ids_28[] = {171, 119, 123, 87, 9525, 331};
-static const uint32_t gpt2_ids_29[] = {176, 237, 123, 123, 171, 123, 123};
+static const uint32_t gpt2_ids_27[] = {157, 110, 231, 338};
+static const uint32_t gpt2_ids_28[] = {172, 106, 107, 108, 338, 2124};
+static const uint32_t gpt2_ids_29[] = {172, 238, 113, 222, 338};
+static const uint32_t gpt2_ids_30[] = {172, 239, 115, 254, 6, 82};
+static const uint32_t gpt2_ids_31[] = {64, 220, 28053, 254, 236, 257};
+static const uint32_t gpt2_ids_32[] = {9099, 447, 247, 83, 705, 50, 705, 297, 6};
+static const uint32_t gpt2_ids_33[] = {171, 119, 123, 87, 9525, 331};
+static const uint32_t gpt2_ids_34[] = {176, 237, 123, 123, 171, 123, 123};
 static const vector_t gpt2_vectors[] = {
     {"brutalist", 1, gpt2_ids_0, 3},
     {" brutalist", 1, gpt2_ids_1, 2},
@@ -691,7 +718,12 @@ static const vector_t gpt2_vectors[] = {
     {"a\302\240b\343\200\200c\342\200\203 d\302\205e", 1, gpt2_ids_24, 12},
     {"\340\270\252\340\270\247\340\270\261\340\270\252\340\270\224\340\270\265", 1, gpt2_ids_25, 12},
     {"\340\245\247\340\245\250\340\245\251 \302\262\302\275 \342\205\247", 1, gpt2_ids_26, 12},
-    {"don\342\200\231t 'S 'll'", 1, gpt2_ids_27, 9},
-    {"\357\273\277x\342\200\213 y", 1, gpt2_ids_28, 6},
-    {"\364\217\277\277\357\277\277", 1, gpt2_ids_29, 7},
+    {"\341\262\211's", 1, gpt2_ids_27, 4},
+    {"\360\256\257\260's x", 1, gpt2_ids_28, 6},
+    {"\360\220\265\200's", 1, gpt2_ids_29, 5},
+    {"\360\221\267\240's", 1, gpt2_ids_30, 6},
+    {"a  \341\240\216 a", 1, gpt2_ids_31, 6},
+    {"don\342\200\231t 'S 'll'", 1, gpt2_ids_32, 9},
+    {"\357\273\277x\342\200\213 y", 1, gpt2_ids_33, 6},
+    {"\364\217\277\277\357\277\277", 1, gpt2_ids_34, 7},
 };
