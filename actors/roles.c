@@ -93,4 +93,37 @@ bool qr_roles_talk(uint8_t role, uint8_t other)
     return false;
 }
 
+uint8_t qr_roles_unit(uint8_t role)
+{
+    switch (role) {
+    case QR_ROLE_worker:
+    case QR_ROLE_scheduler:
+    case QR_ROLE_page_manager:
+    case QR_ROLE_restore_streamer:
+    case QR_ROLE_checkpoint_writer:
+    case QR_ROLE_executor:
+    case QR_ROLE_transfer: return QR_ROLE_worker;
+    case QR_ROLE_http:
+    case QR_ROLE_text:
+    case QR_ROLE_gateway:
+    case QR_ROLE_router:
+    case QR_ROLE_prompt: return QR_ROLE_gateway;
+    default: return role;
+    }
+}
+
+bool qr_roles_cross(uint8_t from_role, uint8_t to_role, uint16_t type)
+{
+    if (!qr_roles_may(from_role, to_role, type)) return false;
+    switch (type) {
+    case QR_MESSAGE_metrics_read:
+    case QR_MESSAGE_metrics:
+    case QR_MESSAGE_cache_drop:
+    case QR_MESSAGE_cache_dropped: return true;
+    case QR_MESSAGE_observation:
+    case QR_MESSAGE_beat: return from_role == QR_ROLE_heartbeat && to_role == QR_ROLE_heartbeat;
+    default: return qr_roles_unit(from_role) != qr_roles_unit(to_role);
+    }
+}
+
 const qr_roles_row_t *qr_roles_at(uint32_t index) { return index < row_count ? &rows[index] : NULL; }

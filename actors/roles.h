@@ -35,6 +35,11 @@ uint64_t qr_roles_window(uint8_t asker, uint8_t answerer, uint16_t ask);
 uint64_t qr_roles_windows_sum(uint8_t from_role, uint8_t to_role);
 /* Whether the two roles exchange anything in roles.def (either direction): who is whose partner in `start`. */
 bool qr_roles_talk(uint8_t role, uint8_t other);
+/* What restarts together and lives on one node: the edge, the device group; every other role is a unit of its own. */
+uint8_t qr_roles_unit(uint8_t role);
+/* Whether from_role may say `type` to to_role of another node. Inside a unit only metrics_read and cache_drop and their answers
+ * cross, and of health only what heartbeats tell each other. The message must also be of scope NODE, which is not looked at here. */
+bool qr_roles_cross(uint8_t from_role, uint8_t to_role, uint16_t type);
 /* Rows of roles.def in order: index 0.. until NULL. */
 const qr_roles_row_t *qr_roles_at(uint32_t index);
 

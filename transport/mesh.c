@@ -145,26 +145,6 @@ static int fit_to_program(qr_mesh_t *mesh, bool built_in, qr_text_t *error)
     return 0;
 }
 
-/* What restarts together: the edge and the device group; every other role is a unit of its own. */
-static uint8_t unit_of(uint8_t role)
-{
-    switch (role) {
-    case QR_ROLE_worker:
-    case QR_ROLE_scheduler:
-    case QR_ROLE_page_manager:
-    case QR_ROLE_restore_streamer:
-    case QR_ROLE_checkpoint_writer:
-    case QR_ROLE_executor:
-    case QR_ROLE_transfer: return QR_ROLE_worker;
-    case QR_ROLE_http:
-    case QR_ROLE_text:
-    case QR_ROLE_gateway:
-    case QR_ROLE_router:
-    case QR_ROLE_prompt: return QR_ROLE_gateway;
-    default: return role;
-    }
-}
-
 static bool linked(const qr_mesh_t *mesh, uint32_t other)
 {
     for (uint32_t i = 0; i < mesh->topology.link_count; i++) {
@@ -184,7 +164,7 @@ static uint32_t partners_of(const qr_mesh_t *mesh, uint64_t self, uint64_t partn
         if (!linked(mesh, n)) continue;
         for (uint32_t i = 0; i < node->actor_count; i++) {
             const qr_topology_actor_t *other = &node->actors[i];
-            bool same_unit = n == mesh->node && other->device == qr_address_device(self) && unit_of(other->role) == unit_of(role);
+            bool same_unit = n == mesh->node && other->device == qr_address_device(self) && qr_roles_unit(other->role) == qr_roles_unit(role);
             if (same_unit || other->address == self || !qr_roles_talk(role, other->role)) continue;
             if (count < QR_PARTNERS_MAX) partners[count++] = other->address;
         }

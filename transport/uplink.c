@@ -456,6 +456,18 @@ static void on_hello(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, const qr_
     if (bits & QR_LINK_REPLY) say_hello(uplink, peer, kind);
 }
 
+/* Whether the topology gives the peer this actor; a peer's prompt stands where it lists http. */
+static bool lists(const qr_uplink_t *uplink, const peer_t *peer, uint64_t address)
+{
+    const qr_topology_node_t *node = &uplink->config.topology->nodes[peer->index];
+    uint64_t http = (address & ~(0xffull << 16)) | (uint64_t)QR_ROLE_http << 16;
+    for (uint32_t i = 0; i < node->actor_count; i++) {
+        uint64_t listed = node->actors[i].address;
+        if (listed == address || (qr_address_role(address) == QR_ROLE_prompt && listed == http)) return true;
+    }
+    return false;
+}
+
 /* Everything that must hold before bytes of another node reach an inbox. NULL: fine. */
 static const char *import_refusal(qr_uplink_t *uplink, const peer_t *peer, const qr_message_t *message)
 {
@@ -463,8 +475,9 @@ static const char *import_refusal(qr_uplink_t *uplink, const peer_t *peer, const
     if (row->scope != QR_SCOPE_NODE && !QR_MUTANT(308)) return "sent a message that may not leave its node";
     if (qr_address_node(message->from) != peer->id) return "sent a message in the name of another node";
     if (qr_address_node(message->to) != own_node(uplink)->id) return "sent a message for another node";
-    if (!qr_roles_may(qr_address_role(message->from), qr_address_role(message->to), message->type))
-        return "sent what its role may not say to that role";
+    if (!lists(uplink, peer, message->from)) return "sent a message in the name of an actor it does not have";
+    if (!qr_roles_cross(qr_address_role(message->from), qr_address_role(message->to), message->type))
+        return "sent what its role may not say to that role of another node";
     uint32_t port = qr_directory_port(uplink->config.directory, message->to);
     if (port == UINT32_MAX || port == uplink->config.port) return "sent a message to an actor that is not here";
     return NULL;

@@ -1,8 +1,8 @@
 /* uplink.h - the thread that owns every TCP socket of a node: one control link and, if both ends name one, one bulk link per
  * linked node, CURVE keys, the allow-list (a ZAP handler inside), and the sessions over them. Has no actor.
  *
- * U1. Bytes from another node reach an inbox only if they decode, their type may cross nodes, roles.def lets those two roles say it,
- *     `from` is of the node whose key opened the connection, and `to` is an actor of this node. Anything else is counted and
+ * U1. Bytes from another node reach an inbox only if they decode, their type may cross nodes, roles.h lets those two roles say it
+ *     across nodes, `from` is an actor the topology gives the node whose key opened the connection, `to` is an actor of this node. Anything else is counted and
  *     dropped; QR_UPLINK_STRIKES of them within one session end that session for a while.
  * U2. A message that carries handles (scope LOCAL) is never exported.
  * U3. A peer is up only after its hello on the control link echoed this session of ours. Its end is told (`link_down`) to every local actor

@@ -106,6 +106,25 @@ static void test_closed(void **state)
     assert_int_equal(allowed, expected);
 }
 
+/* Failure units do not reach across nodes: what a remote edge or device group says to ours is refused, metrics and cache drops apart. */
+static void test_what_crosses_nodes(void **state)
+{
+    (void)state;
+    enum { H = QR_ROLE_http, G = QR_ROLE_gateway, R = QR_ROLE_router, W = QR_ROLE_worker, S = QR_ROLE_scheduler, B = QR_ROLE_heartbeat };
+    assert_true(qr_roles_cross(R, W, QR_MESSAGE_offer) && qr_roles_cross(W, R, QR_MESSAGE_offer_accepted));
+    assert_true(qr_roles_cross(W, R, QR_MESSAGE_tokens) && qr_roles_cross(R, W, QR_MESSAGE_tokens_taken));
+    assert_true(qr_roles_cross(R, W, QR_MESSAGE_probe) && qr_roles_cross(W, R, QR_MESSAGE_probe_done));
+    assert_true(qr_roles_cross(B, B, QR_MESSAGE_beat) && qr_roles_cross(B, B, QR_MESSAGE_observation));
+    assert_true(qr_roles_cross(H, R, QR_MESSAGE_metrics_read) && qr_roles_cross(R, H, QR_MESSAGE_metrics));
+    assert_true(qr_roles_cross(H, QR_ROLE_page_manager, QR_MESSAGE_cache_drop));
+    assert_false(qr_roles_cross(H, G, QR_MESSAGE_probe) || qr_roles_cross(G, H, QR_MESSAGE_probe_done));
+    assert_false(qr_roles_cross(G, R, QR_MESSAGE_probe) || qr_roles_cross(R, G, QR_MESSAGE_tokens));
+    assert_false(qr_roles_cross(G, R, QR_MESSAGE_tokens_taken));
+    assert_false(qr_roles_cross(W, S, QR_MESSAGE_probe) || qr_roles_cross(S, QR_ROLE_executor, QR_MESSAGE_probe));
+    assert_false(qr_roles_cross(B, R, QR_MESSAGE_observation) || qr_roles_cross(W, B, QR_MESSAGE_observation));
+    assert_false(qr_roles_cross(W, R, QR_MESSAGE_offer)); /* no row */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,6 +132,7 @@ int main(void)
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_rows_fit_schema),
         cmocka_unit_test(test_closed),
+        cmocka_unit_test(test_what_crosses_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -385,7 +385,10 @@ static void test_hostile_peer_is_dropped(void **state)
     qr_message_t role = probe_to_worker(1);
     role.from = qr_address(1, 0, QR_ROLE_text, 0); /* no row */
     hand_send(&hand, &role);
-    UNTIL(counts_of(device).link_refused == 3);
+    qr_message_t unlisted = probe_to_worker(1);
+    unlisted.from = qr_address(1, 0, QR_ROLE_router, 7); /* an actor that node 1 does not have */
+    hand_send(&hand, &unlisted);
+    UNTIL(counts_of(device).link_refused == 4);
     assert_int_equal(counts_of(device).link_received, 0);
     qr_message_t good = probe_to_worker(2);
     hand_send(&hand, &good);
