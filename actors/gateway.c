@@ -17,7 +17,7 @@
  *     request_refused.
  * G2. A request keeps its place in the table until every question asked for it (text_encode, place) is answered, so open questions
  *     never pass the table's size, which is at most the window.
- * G3. The low 16 bits of a request id are its place in the table.
+ * G3. A request id is 24 bits of this gateway's epoch and a counter of 40 bits, whose low 16 are its place in the table. Never 0.
  * G4. Tokens are taken in order, each once: only index == taken is new. Nothing is shown after a stop string or an answer.
  * G5. free + open = capacity; encodes and places are the numbers of requests in the states that wait for them. */
 #include "actors/gateway.h"
@@ -410,8 +410,7 @@ static request_t *take(gateway_t *self, const qr_given_t *given, const qr_messag
     self->free_head = r->next_free;
     self->open++;
     self->serial++;
-    /* Unique over nodes, incarnations and (for 2^28 requests) time. */
-    r->id = (uint64_t)qr_address_node(self->address) << 56 | (self->epoch & 0xfff) << 44 | (self->serial & 0xfffffff) << 16 | index;
+    r->id = (self->epoch & 0xffffff) << 40 | (self->serial % 0xffffff + 1) << 16 | index;
     r->asker = message->from;
     r->key = b->key;
     r->submitted_us = message->now_us;
@@ -628,8 +627,8 @@ static void on_tokens(gateway_t *self, const qr_given_t *given, const qr_message
     const qr_tokens_t *b = &message->body.tokens;
     deltas_t *d = deltas_of(self);
     uint64_t n = b->request_ids.count;
-    if (!tokens_add_up(b)) {
-        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_protocol, 0, message->type, n, 0);
+    if (message->from != self->router || !tokens_add_up(b)) {
+        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_protocol, 0, message->type, n, message->from);
         n = 0;
     }
     for (uint64_t i = 0, at = 0; i < n; i++) {

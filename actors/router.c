@@ -18,7 +18,8 @@
  * R4. Open offers and cancels per worker stay below the window: cancels + requests that may still be cancelled < window holds at
  *     every offer, and only an offer raises it.
  * R5. Prompt tokens are kept from place until a worker accepts; their arena is bounded, a prompt that does not fit is refused BUSY.
- * R6. The low 16 bits of a request id are its place in the gateway's table, and here too. */
+ * R6. The low 16 bits of a request id are its place in the gateway's table, and here too.
+ * R7. Of workers only this node's heartbeat tells; probes come from this edge's gateway only. */
 #include "actors/router.h"
 
 #include "actors/note.h"
@@ -788,7 +789,10 @@ static void end_probes(router_t *self, uint32_t worker, uint32_t reason, qr_outb
 static void on_observation(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_observation_t *b = &message->body.observation;
-    if (qr_address_role(b->worker) != QR_ROLE_worker) return;
+    if (qr_address_role(b->worker) != QR_ROLE_worker || qr_address_node(message->from) != qr_address_node(self->address)) { /* R7 */
+        qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_protocol, 0, message->type, message->from, b->worker);
+        return;
+    }
     uint32_t index = add_worker(self, b->worker);
     if (index == NONE) {
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_refused, 0, QR_E_LIMIT, b->worker, WORKERS_MAX);
@@ -900,7 +904,8 @@ static void on_probe(router_t *self, const qr_given_t *given, const qr_message_t
     uint64_t us = 0;
     uint32_t index = choose(self, given, &nobody, message->now_us, &us), slot = 0;
     while (slot < PROBES_MAX && self->probes[slot].used) slot++;
-    uint32_t reason = index == NONE ? QR_E_NO_WORKER : slot == PROBES_MAX || self->workers[index].probes_open == PROBES_MAX ? QR_E_BUSY : 0;
+    bool full = slot == PROBES_MAX || message->from != self->gateway; /* what comes back goes to our gateway */
+    uint32_t reason = index == NONE ? QR_E_NO_WORKER : full || self->workers[index].probes_open == PROBES_MAX ? QR_E_BUSY : 0;
     if (reason) {
         qr_send(outbox, message->from, probe_done, &(qr_probe_done_t){.probe_id = b->probe_id, .reason = reason});
         return;

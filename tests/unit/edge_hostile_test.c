@@ -145,7 +145,7 @@ static void test_router(void **unused)
         {QR_MESSAGE_tokens, QR_ROLE_worker, 2},          {QR_MESSAGE_tokens, QR_ROLE_worker, 1},
         {QR_MESSAGE_probe, QR_ROLE_gateway, 1},          {QR_MESSAGE_probe_done, QR_ROLE_worker, 2},
         {QR_MESSAGE_peer_down, QR_ROLE_heartbeat, 1},    {QR_MESSAGE_link_down, QR_ROLE_uplink, 1},
-        {QR_MESSAGE_offer_accepted, QR_ROLE_worker, 1},
+        {QR_MESSAGE_offer_accepted, QR_ROLE_worker, 1},  {QR_MESSAGE_probe, QR_ROLE_gateway, 2},
     };
     storm(&qr_router_class, sources, QR_COUNT(sources));
 }
@@ -159,7 +159,7 @@ static void test_gateway(void **unused)
         {QR_MESSAGE_text_refused, QR_ROLE_text, 1},    {QR_MESSAGE_tokens, QR_ROLE_router, 1},
         {QR_MESSAGE_tokens, QR_ROLE_router, 1},        {QR_MESSAGE_place_ended, QR_ROLE_router, 1},
         {QR_MESSAGE_place_refused, QR_ROLE_router, 1}, {QR_MESSAGE_probe, QR_ROLE_http, 1},
-        {QR_MESSAGE_probe_done, QR_ROLE_router, 1},
+        {QR_MESSAGE_probe_done, QR_ROLE_router, 1},    {QR_MESSAGE_tokens, QR_ROLE_router, 2},
     };
     storm(&qr_gateway_class, sources, QR_COUNT(sources));
 }

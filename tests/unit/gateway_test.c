@@ -643,6 +643,37 @@ static void test_a_flood_of_text_is_taken_in_parts(void **unused)
     assert_true(messages > 1 && at == 40 && text == 40 * sizeof letters);
 }
 
+/* A router that is not ours takes and gives nothing: the request goes on as if it had said nothing. */
+static void test_tokens_of_a_stranger(void **unused)
+{
+    (void)unused;
+    uint64_t id = submit_tokens(1, 4, 8).request_id;
+    const uint64_t stranger = qr_address(2, 0, QR_ROLE_router, 0);
+    const uint32_t one = 1, none = 0, token = 3, finish = QR_FINISH_STOP;
+    SAY(&rig, stranger, tokens, .request_ids = {&id, 1}, .attempts = {&one, 1}, .indexes = {&none, 1}, .counts = {&one, 1},
+        .tokens = {&token, 1}, .logprob_bits = {&none, 1}, .finishes = {&finish, 1}, .errors = {&none, 1});
+    assert_int_equal(NEXT(&rig, stranger, tokens_taken)->request_ids.count, 0);
+    rig_quiet(&rig);
+    tokens(id, 0, &none, 1, 0);
+    assert_delta(1, "The", 1);
+    assert_taken(id, 1);
+}
+
+/* formats.md: 24 bits of the epoch, then a counter of 40 bits; gateways of any two nodes and incarnations differ in the epoch. */
+static void test_request_ids(void **unused)
+{
+    (void)unused;
+    rig_done(&rig);
+    rig_init(&rig, &qr_gateway_class, &given, gateway);
+    SAY(&rig, to(MESH), start, .epoch = 0x123456789abcdefull, .seed = 17);
+    uint64_t first = submit_tokens(1, 4, 8).request_id, second = submit_tokens(2, 4, 8).request_id;
+    assert_int_equal(first >> 40, 0xabcdef);
+    assert_int_equal(second >> 40, 0xabcdef);
+    assert_int_equal(second >> 16 & 0xffffff, (first >> 16 & 0xffffff) + 1);
+    assert_int_equal(first & 0xffff, 0);
+    assert_int_equal(second & 0xffff, 1);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -670,6 +701,8 @@ int main(void)
         T(test_drain_and_stop),
         T(test_drain_ends_with_its_budget_and_stop_answers_everything),
         T(test_a_flood_of_text_is_taken_in_parts),
+        T(test_tokens_of_a_stranger),
+        T(test_request_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -631,6 +631,28 @@ static void test_drain_and_stop(void **unused)
     rig_quiet(&rig);
 }
 
+/* Another node's gateway and heartbeat do not reach this router: no answer goes astray, no worker of ours is replaced. */
+static void test_strangers_of_other_nodes(void **unused)
+{
+    (void)unused;
+    const uint64_t their_gateway = qr_address(2, 0, QR_ROLE_gateway, 0), their_heartbeat = qr_address(2, 0, QR_ROLE_heartbeat, 0);
+    seen(1, 0);
+    SAY(&rig, their_gateway, probe, .probe_id = 9);
+    const qr_probe_done_t *done = NEXT(&rig, their_gateway, probe_done);
+    assert_int_equal(done->probe_id, 9);
+    assert_int_equal(done->reason, QR_E_BUSY);
+    rig_quiet(&rig);
+    uint64_t id = id_of(0, 1);
+    place(id, 4, 9);
+    assert_offer(1, id, 1);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    SAY(&rig, their_heartbeat, observation, .worker = worker(1), .worker_epoch = 99, .sequence = 1, .state = QR_STATE_DOWN);
+    rig_quiet(&rig); /* the request still runs */
+    assert_int_equal(rig.outbox->note_count, 1);
+    place(id_of(1, 1), 4, 9);
+    assert_offer(1, id_of(1, 1), 1);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -653,6 +675,7 @@ int main(void)
         T(test_a_worker_that_began_anew),
         T(test_prompts_are_bounded),
         T(test_drain_and_stop),
+        T(test_strangers_of_other_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
