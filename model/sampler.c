@@ -3,8 +3,8 @@
  * Z1. What decides is integers: weights are u64 and their sums exact, so no order of summing shows. The only floating-point steps are the division
  *     by the temperature, exp2n (arithmetic.md 3) and, for logprobs, one double logarithm; this file is built without contraction.
  * Z2. Candidates stand in the order (value descending, id ascending): one u64 key holds both, no two keys are equal.
- * Z3. Selection is by partition around keys; the result does not depend on pivots. Most draws look only at the head: the values within
- *     HEAD_BITS of the largest; the rest is looked at when a rank or a sum falls behind it. */
+ * Z3. Selection is by partition around keys; the result does not depend on pivots. Most draws look only at a head of the order: the values
+ *     within some bits of the largest; a longer one is looked at when a rank or a sum falls behind it. */
 #include "model/sampler.h"
 
 #include "base/mutant.h"
@@ -14,9 +14,11 @@
 enum {
     WEIGHT_BITS = 40,   /* weight of the largest value: 2^40 */
     BLOCK = 64,         /* values whose maximum is kept, so that most of them are never visited again */
-    HEAD_BITS = 12,     /* the head: weights down to about 2^-12 of the largest */
     NOTHING_BITS = 41   /* below 2^-41 of the largest every weight is 0 */
 };
+
+/* How far heads reach: weights down to about 2^-bits of the largest. */
+static const uint32_t head_bits[] = {7, 12, NOTHING_BITS};
 
 typedef struct candidate {
     uint64_t key;    /* order of the value << 32 | ~id */
@@ -92,9 +94,23 @@ static inline __attribute__((always_inline)) uint64_t sum_body(const float *logi
     return sum;
 }
 
+/* Appends the values of one block (its first id: `first`) whose order is at least `cut`; returns their number. */
+static inline __attribute__((always_inline)) uint32_t gather_body(const float *logits, uint32_t count, uint32_t first, uint32_t cut, float temperature,
+                                                                  float most, candidate_t *candidates)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (order_of(logits[i]) < cut) continue;
+        float value = logits[i] / temperature;
+        candidates[kept++] = (candidate_t){(uint64_t)order_of(value) << 32 | (UINT32_MAX - first - i), weight_of(value, most)};
+    }
+    return kept;
+}
+
 typedef struct passes {
     void (*maxima)(const float *logits, uint32_t count, uint32_t *ret_maxima);
     uint64_t (*sum)(const float *logits, uint32_t count, float temperature, float most);
+    uint32_t (*gather)(const float *logits, uint32_t count, uint32_t first, uint32_t cut, float temperature, float most, candidate_t *candidates);
 } passes_t;
 
 #define VARIANT(name, target)                                                                                                      \
@@ -102,6 +118,11 @@ typedef struct passes {
     target static uint64_t sum_##name(const float *logits, uint32_t count, float temperature, float most)                            \
     {                                                                                                                              \
         return sum_body(logits, count, temperature, most);                                                                         \
+    }                                                                                                                              \
+    target static uint32_t gather_##name(const float *logits, uint32_t count, uint32_t first, uint32_t cut, float temperature, float most, \
+                                         candidate_t *candidates)                                                                  \
+    {                                                                                                                              \
+        return gather_body(logits, count, first, cut, temperature, most, candidates);                                              \
     }
 VARIANT(plain, )
 #if defined(__x86_64__)
@@ -114,12 +135,12 @@ static passes_t passes_pick(uint32_t isa)
 {
     (void)isa;
 #if defined(__x86_64__)
-    if (isa == QR_ISA_SCALAR) return (passes_t){maxima_plain, sum_plain};
+    if (isa == QR_ISA_SCALAR) return (passes_t){maxima_plain, sum_plain, gather_plain};
     if (isa != QR_ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        return (passes_t){maxima_avx512, sum_avx512};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (passes_t){maxima_avx2, sum_avx2};
+        return (passes_t){maxima_avx512, sum_avx512, gather_avx512};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (passes_t){maxima_avx2, sum_avx2, gather_avx2};
 #endif
-    return (passes_t){maxima_plain, sum_plain};
+    return (passes_t){maxima_plain, sum_plain, gather_plain};
 }
 
 /* ---- one draw ---------------------------------------------------------------------------------------------------------------------- */
@@ -132,7 +153,8 @@ typedef struct draw {
     candidate_t *candidates; /* [candidate_count] of [count] */
     uint32_t candidate_count;
     uint64_t candidate_sum;
-    bool whole;              /* candidates hold every weight > 0, not only the head */
+    uint32_t bits;           /* how far the candidates reach */
+    bool whole;              /* they hold every weight > 0, not only a head */
     uint32_t most;           /* order of the largest logit */
     float temperature, scaled; /* scaled: the largest logit divided by the temperature */
 } draw_t;
@@ -144,37 +166,49 @@ size_t qr_sampler_scratch_bytes(uint32_t vocabulary)
     return (size_t)vocabulary * sizeof(candidate_t) + qr_round_up((uint64_t)block_count(vocabulary) * sizeof(uint32_t), 8);
 }
 
-/* True when a block holds a value whose exponent reaches down to -bits. */
-static bool block_reaches(const draw_t *d, uint32_t block, uint32_t bits)
+/* Order of the smallest logit whose scaled exponent reaches down to -bits: the exponent never rises as the logit falls, so a search over
+ * orders finds it exactly. Orders of bit patterns that are no numbers never reach. */
+static uint32_t cut_of(const draw_t *d, uint32_t bits)
 {
-    return exponent_of(order_value(d->maxima[block]) / d->temperature, d->scaled) >= -(float)bits;
+    uint32_t low = 0, high = d->most;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (exponent_of(order_value(middle) / d->temperature, d->scaled) >= -(float)bits) high = middle;
+        else low = middle + 1;
+    }
+    return low;
 }
 
 static uint64_t total_weight(const draw_t *d)
 {
     uint64_t total = 0;
+    uint32_t cut = cut_of(d, NOTHING_BITS);
     for (uint32_t block = 0; block < block_count(d->count); block++)
-        if (block_reaches(d, block, NOTHING_BITS))
+        if (d->maxima[block] >= cut) /* all of the others is 0 */
             total += d->passes.sum(d->logits + block * BLOCK, qr_min_u32(BLOCK, d->count - block * BLOCK), d->temperature, d->scaled);
     return total;
 }
 
-/* Gathers the candidates whose exponent is at least -bits: a head of the order, because the exponent never rises as the value falls. */
+/* Gathers the candidates whose exponent is at least -bits: a head of the order. */
 static void candidates_gather(draw_t *d, uint32_t bits)
 {
+    uint32_t cut = cut_of(d, bits);
     d->candidate_count = 0;
     d->candidate_sum = 0;
-    for (uint32_t block = 0; block < block_count(d->count); block++) {
-        if (!block_reaches(d, block, bits)) continue;
-        for (uint32_t i = block * BLOCK; i < d->count && i < (block + 1) * BLOCK; i++) {
-            float value = d->logits[i] / d->temperature;
-            uint64_t weight = weight_of(value, d->scaled);
-            if (!(exponent_of(value, d->scaled) >= -(float)bits) || weight == 0) continue;
-            d->candidates[d->candidate_count++] = (candidate_t){(uint64_t)order_of(value) << 32 | (UINT32_MAX - i), weight};
-            d->candidate_sum += weight;
-        }
-    }
+    d->bits = bits;
     d->whole = bits == NOTHING_BITS;
+    for (uint32_t block = 0; block < block_count(d->count); block++) {
+        if (d->maxima[block] < cut) continue;
+        uint32_t first = block * BLOCK, count = qr_min_u32(BLOCK, d->count - first), kept = 0;
+        candidate_t *added = d->candidates + d->candidate_count;
+        count = d->passes.gather(d->logits + first, count, first, cut, d->temperature, d->scaled, added);
+        for (uint32_t i = 0; i < count; i++) { /* a weight of 0 is never drawn; it stands at the far end of the order */
+            if (added[i].weight == 0) continue;
+            d->candidate_sum += added[i].weight;
+            added[kept++] = added[i];
+        }
+        d->candidate_count += kept;
+    }
 }
 
 static uint64_t pivot_key(const candidate_t *c, uint32_t low, uint32_t high)
@@ -268,7 +302,7 @@ static bool filters_apply(draw_t *d, const qr_sampling_t *s, uint64_t *ret_total
     }
     if (s->min_p > 0) {
         uint64_t least = s->min_p < 1.0f ? product_ceil(s->min_p, 1ull << WEIGHT_BITS) : 1ull << WEIGHT_BITS;
-        bool inside = limited || headed || d->whole || least >= 1ull << (WEIGHT_BITS - HEAD_BITS + 1);
+        bool inside = limited || headed || d->whole || least >= 1ull << (WEIGHT_BITS + 1 - d->bits);
         if (!inside) return false;
         uint32_t kept = 0;
         total = 0;
@@ -289,8 +323,9 @@ static bool filters_apply(draw_t *d, const qr_sampling_t *s, uint64_t *ret_total
 static uint32_t draw_token(draw_t *d, const qr_sampling_t *s, uint32_t position, uint32_t choice)
 {
     uint64_t u = qr_philox_draw(s->seed, position, choice), total, sum;
-    for (uint32_t bits = HEAD_BITS;; bits = NOTHING_BITS) {
-        candidates_gather(d, bits);
+    for (uint32_t head = 0;; head++) {
+        qr_assert(head < QR_COUNT(head_bits)); /* with every candidate at hand a draw always ends */
+        candidates_gather(d, head_bits[head]);
         if (filters_apply(d, s, &total)) {
             uint64_t r = (uint64_t)((unsigned __int128)u * total >> 64);
             if (r < d->candidate_sum) {
@@ -298,7 +333,6 @@ static uint32_t draw_token(draw_t *d, const qr_sampling_t *s, uint32_t position,
                 return UINT32_MAX - (uint32_t)d->candidates[place].key;
             }
         }
-        qr_assert(bits == HEAD_BITS); /* with every candidate at hand a draw always ends */
     }
 }
 
