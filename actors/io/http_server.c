@@ -38,6 +38,7 @@ static const uint64_t KEY_WAKE = UINT64_MAX, KEY_LINGER = 1ull << 63;
 typedef struct connection {
     struct connection *previous, *next;
     int fd;
+    bool in_body;         /* a request has begun and its body is not whole */
     uint64_t deadline_us; /* for the bytes it is sending; QR_NEVER_US while we answer */
 } connection_t;
 
@@ -533,6 +534,20 @@ static bool check_framing(const qr_http_server_t *s, struct MHD_Connection *c, q
     return f.coded;
 }
 
+/* Whether the client owes us bytes: while it does its connection has a deadline of ours, else libmicrohttpd's. */
+static void expect_body(qr_http_server_t *s, call_t *call, bool expected)
+{
+    connection_t *c = call->connection;
+    if (!c) return;
+    lock(s);
+    c->in_body = expected;
+    c->deadline_us = QR_NEVER_US;
+    if (expected)
+        c->deadline_us =
+            call->body_since_us + s->given->params.client_timeout_ms * 1000 + call->body.count * 1000000 / BODY_BYTES_PER_S_LEAST;
+    unlock(s);
+}
+
 static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c, const char *url, const char *method, void **con_cls)
 {
     call_t *call = calloc(1, sizeof *call);
@@ -541,11 +556,7 @@ static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c,
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     call->connection = info ? info->socket_context : NULL;
     call->body_since_us = now_us();
-    if (call->connection) {
-        lock(s);
-        call->connection->deadline_us = call->body_since_us + s->given->params.client_timeout_ms * 1000;
-        unlock(s);
-    }
+    expect_body(s, call, false);
     qr_http_error_t error;
     bool raw;
     call->refused = true;
@@ -569,6 +580,7 @@ static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c,
         return answer_error(s, c, &error, get ? "GET, HEAD, OPTIONS" : "POST, OPTIONS", true);
     }
     call->refused = false;
+    expect_body(s, call, true);
     return MHD_YES;
 }
 
@@ -579,9 +591,6 @@ static enum MHD_Result take_body(qr_http_server_t *s, struct MHD_Connection *c, 
     bool full = s->held_bytes + *bytes > QR_HTTP_HELD_BYTES_MAX;
     bool large = call->body.count + *bytes > s->given->params.body_bytes && !QR_MUTANT(242);
     if (!full && !large) s->held_bytes += *bytes;
-    if (call->connection)
-        call->connection->deadline_us = call->body_since_us + s->given->params.client_timeout_ms * 1000 +
-                                        (call->body.count + *bytes) * 1000000 / BODY_BYTES_PER_S_LEAST;
     unlock(s);
     if (large)
         too_large(s, &error);
@@ -590,6 +599,7 @@ static enum MHD_Result take_body(qr_http_server_t *s, struct MHD_Connection *c, 
     if (large || full) return refuse_body(s, c, &error);
     qr_http_put_bytes(&call->body, data, *bytes);
     *bytes = 0;
+    expect_body(s, call, true);
     return call->body.failed ? MHD_NO : MHD_YES;
 }
 
@@ -626,11 +636,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *c, const
     }
     if (call->exchange) return continue_call(s, c, call->exchange);
     if (*bytes) return take_body(s, c, call, data, bytes);
-    if (call->connection) {
-        lock(s);
-        call->connection->deadline_us = QR_NEVER_US;
-        unlock(s);
-    }
+    expect_body(s, call, false);
     return call->route->serve(s, c, call, url);
 }
 
@@ -643,7 +649,10 @@ static void on_completed(void *context, struct MHD_Connection *c, void **con_cls
     *con_cls = NULL;
     lock(s);
     s->held_bytes -= call->body.count;
-    if (call->connection) call->connection->deadline_us = now_us() + s->given->params.client_timeout_ms * 1000;
+    if (call->connection) { /* it may be used again, or is idle until its end */
+        call->connection->deadline_us = now_us() + s->given->params.client_timeout_ms * 1000;
+        call->connection->in_body = false;
+    }
     qr_http_exchange_t *x = call->exchange;
     if (x) {
         (void)epoll_ctl(s->watch_fd, EPOLL_CTL_DEL, x->fd, NULL);
@@ -899,11 +908,13 @@ static void sweep(qr_http_server_t *s, uint64_t now)
 {
     for (connection_t *c = s->connections; c; c = c->next) {
         if (now < c->deadline_us || QR_MUTANT(245)) continue;
-        qr_http_error_t error;
-        qr_http_error_invalid(&error, "", "the request took too long to arrive");
-        error.status = 408;
-        error.code = "timeout";
-        send_raw(c->fd, &error);
+        if (c->in_body) { /* an idle connection is closed without a word: it may be about to ask something else */
+            qr_http_error_t error;
+            qr_http_error_invalid(&error, "", "the request took too long to arrive");
+            error.status = 408;
+            error.code = "timeout";
+            send_raw(c->fd, &error);
+        }
         shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd sees the end and closes it */
         c->deadline_us = QR_NEVER_US;
     }
