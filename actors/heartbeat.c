@@ -8,7 +8,9 @@
  *     before it is passed on. Wall clocks and differences between nodes' clocks play no part.
  * H2. A node is down when nothing was heard from it for more than peer_down_ms of time in which this actor was awake: an alarm that
  *     fires late moves every `heard` by the lateness, because what others said meanwhile may still lie in the inbox.
- * H3. Of one worker the newest observation counts: larger epoch, then larger sequence. The same one may be said again, older.
+ * H3. Of one worker the newest observation counts: another epoch (it began anew; uplinks let no message of an ended session through),
+ *     then larger sequence. The same one may be said again, older. Epochs are only compared for equality and are never 0; what was
+ *     known of a node's epochs ends with its link.
  * H4. A node speaks for its own workers only. */
 #include "actors/heartbeat.h"
 
@@ -162,7 +164,7 @@ static void on_observation(heartbeat_t *self, const qr_message_t *message, qr_ou
 {
     const qr_observation_t *b = &message->body.observation;
     bool own = qr_address_node(b->worker) == qr_address_node(message->from); /* H4 */
-    if (!own || qr_address_role(b->worker) != QR_ROLE_worker || b->age_us > QR_NEVER_US / 2) {
+    if (!own || qr_address_role(b->worker) != QR_ROLE_worker || b->age_us > QR_NEVER_US / 2 || b->worker_epoch == 0) {
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_protocol, 0, message->type, message->from, b->worker);
         return;
     }
@@ -171,7 +173,7 @@ static void on_observation(heartbeat_t *self, const qr_message_t *message, qr_ou
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_refused, 0, QR_E_LIMIT, b->worker, QR_PARTNERS_MAX);
         return;
     }
-    bool older = b->worker_epoch < l->worker_epoch || (b->worker_epoch == l->worker_epoch && b->sequence < l->sequence); /* H3 */
+    bool older = b->worker_epoch == l->worker_epoch && b->sequence < l->sequence; /* H3 */
     if (older && !QR_MUTANT(232)) {
         qr_outbox_note(outbox, QR_LEVEL_TRACE, QR_NOTE_stale, 0, message->type, b->sequence, l->sequence);
         return;
@@ -204,12 +206,11 @@ static void on_beat(heartbeat_t *self, const qr_message_t *message, qr_outbox_t 
 {
     const qr_beat_t *b = &message->body.beat;
     peer_t *peer = find_peer(self, message->from);
-    if (!peer || b->node != qr_address_node(message->from)) {
+    if (!peer || b->node != qr_address_node(message->from) || b->node_epoch == 0) {
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_protocol, 0, message->type, message->from, b->node);
         return;
     }
-    bool older = b->node_epoch < peer->node_epoch || (b->node_epoch == peer->node_epoch && b->sequence <= peer->sequence);
-    if (peer->node_epoch && older) {
+    if (b->node_epoch == peer->node_epoch && b->sequence <= peer->sequence) {
         qr_outbox_note(outbox, QR_LEVEL_TRACE, QR_NOTE_stale, 0, message->type, b->sequence, peer->sequence);
         return;
     }
@@ -227,12 +228,16 @@ static void on_beat(heartbeat_t *self, const qr_message_t *message, qr_outbox_t 
 
 static void on_link_down(heartbeat_t *self, const qr_message_t *message)
 {
+    uint32_t node = message->body.link_down.node;
     for (uint32_t i = 0; i < self->peer_count; i++) {
         peer_t *peer = &self->peers[i];
-        if (qr_address_node(peer->address) != message->body.link_down.node || peer->state == QR_STATE_DOWN) continue;
+        if (qr_address_node(peer->address) != node) continue;
+        peer->node_epoch = peer->sequence = 0;
+        self->peers_down_total += peer->state != QR_STATE_DOWN;
         peer->state = QR_STATE_DOWN; /* routers and workers hear it from their host */
-        self->peers_down_total++;
     }
+    for (uint32_t i = 0; i < self->local_count; i++)
+        if (qr_address_node(self->locals[i].worker) == node) self->locals[i].worker_epoch = self->locals[i].sequence = 0;
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------------------- */

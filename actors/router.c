@@ -69,7 +69,7 @@ typedef struct worker {
 typedef struct request {
     uint64_t id;           /* 0 = free */
     uint64_t tried;        /* bit w: worker w has been offered this request */
-    uint64_t by_us;        /* WAITING, OFFERED: when to give up */
+    uint64_t by_us;        /* WAITING, OFFERED, cancelled while RUNNING: when to give up */
     uint64_t budget_by_us; /* deadline of the whole request; QR_NEVER_US = none */
     uint64_t seed, queue_us, prefill_us;
     uint32_t state, attempt, worker;
@@ -529,12 +529,16 @@ static void on_place(router_t *self, const qr_given_t *given, const qr_message_t
     offer_next(self, given, r, message->now_us, outbox);
 }
 
-static void on_place_cancel(router_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+static void on_place_cancel(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_place_cancel_t *b = &message->body.place_cancel;
     request_t *r = find(self, b->request_id);
     if (!r || r->cancel_finish) return; /* crossed its answer */
     r->cancel_finish = b->finish;
+    if (r->state == RUNNING) {
+        r->by_us = message->now_us + given->params.offer_timeout_ms * 1000;
+        qr_outbox_alarm(outbox, r->by_us);
+    }
     if (!r->sent && !r->queued) r->count = 0; /* nobody wants what is left */
     switch (r->state) {
     case WAITING: answer_ended(self, r, b->finish, 0, outbox); break;
@@ -563,7 +567,7 @@ static void accept(router_t *self, request_t *r)
 {
     turn(r, RUNNING);
     arena_remove(self, r);
-    r->by_us = QR_NEVER_US;
+    if (!r->cancel_finish) r->by_us = QR_NEVER_US;
 }
 
 static void on_offer_accepted(router_t *self, const qr_message_t *message, qr_outbox_t *outbox)
@@ -648,6 +652,12 @@ static uint32_t take_entry(router_t *self, const qr_tokens_t *b, uint64_t i, uin
     }
     if (r->state == OFFERED) accept(self, r); /* who sends tokens has accepted */
     if (index > r->next || last < index) return r->next;
+    if (count > r->max_tokens - index) { /* more than was asked for; index <= next <= max_tokens */
+        qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_protocol, r->id, QR_MESSAGE_tokens, last, r->max_tokens);
+        send_cancel(self, r, QR_FINISH_CANCELLED, outbox);
+        end(self, r, QR_FINISH_ERROR, QR_E_PROTOCOL, outbox);
+        return NONE;
+    }
     if (b->cached_tokens.count) r->cached_tokens = b->cached_tokens.data[i];
     if (b->queue_us.count) r->queue_us = b->queue_us.data[i];
     if (b->prefill_us.count) r->prefill_us = b->prefill_us.data[i];
@@ -799,8 +809,8 @@ static void on_observation(router_t *self, const qr_given_t *given, const qr_mes
         return;
     }
     worker_t *w = &self->workers[index];
-    if (b->worker_epoch < w->epoch || (b->worker_epoch == w->epoch && b->sequence < w->sequence)) return; /* older than what is known */
-    if (b->worker_epoch > w->epoch && w->epoch) lose_worker(self, given, index, false, message->now_us, outbox); /* it began anew */
+    if (b->worker_epoch == w->epoch && b->sequence < w->sequence) return; /* older than what is known */
+    if (b->worker_epoch != w->epoch && w->epoch) lose_worker(self, given, index, false, message->now_us, outbox); /* it began anew */
     if (b->worker_epoch != w->epoch || b->sequence != w->sequence) w->rows_since = 0;
     w->known = 1;
     w->epoch = b->worker_epoch;
@@ -840,6 +850,7 @@ static void on_link_down(router_t *self, const qr_given_t *given, const qr_messa
         lose_worker(self, given, i, false, message->now_us, outbox);
         end_probes(self, i, QR_E_PEER_DOWN, outbox);
         w->offers_open = w->cancels_open = w->probes_open = 0;
+        w->epoch = w->sequence = 0;
     }
     deliver(self, outbox);
     settle_drain(self, message->now_us, outbox);
@@ -853,13 +864,16 @@ static void on_alarm(router_t *self, const qr_given_t *given, uint64_t now_us, q
     outbox->alarm_us = QR_NEVER_US;
     for (uint32_t i = 0; i < self->capacity; i++) {
         request_t *r = request_at(self, i);
-        if (r->state != WAITING && r->state != OFFERED) continue;
+        bool leaving = r->state == RUNNING && r->cancel_finish;
+        if (r->state != WAITING && r->state != OFFERED && !leaving) continue;
         if (now_us < r->by_us) {
             qr_outbox_alarm(outbox, r->by_us);
             continue;
         }
         if (r->state == WAITING)
             offer_next(self, given, r, now_us, outbox);
+        else if (leaving)
+            end(self, r, r->cancel_finish, 0, outbox); /* the worker does not say so */
         else {
             send_cancel(self, r, QR_FINISH_CANCELLED, outbox); /* first the fence, then the next */
             offer_lost(self, given, r, QR_E_NO_WORKER, 0, now_us, outbox);
@@ -949,7 +963,7 @@ static void router_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_start: on_start(self, message, outbox); break;
     case QR_MESSAGE_alarm: on_alarm(self, given, message->now_us, outbox); break;
     case QR_MESSAGE_place: on_place(self, given, message, outbox); break;
-    case QR_MESSAGE_place_cancel: on_place_cancel(self, message, outbox); break;
+    case QR_MESSAGE_place_cancel: on_place_cancel(self, given, message, outbox); break;
     case QR_MESSAGE_offer_accepted: on_offer_accepted(self, message, outbox); break;
     case QR_MESSAGE_offer_refused: on_offer_refused(self, given, message, outbox); break;
     case QR_MESSAGE_offer_cancelled: on_offer_cancelled(self, message, outbox); break;
@@ -971,7 +985,7 @@ static void router_handle(void *block, const qr_given_t *given, const qr_message
 static void check_request(const router_t *self, const request_t *r, uint32_t index)
 {
     qr_assert(r->state < STATES && (r->id & 0xffff) == index); /* R6 */
-    qr_assert(r->count <= UNDELIVERED_MAX && r->sent <= r->count && r->count <= r->next);
+    qr_assert(r->count <= UNDELIVERED_MAX && r->sent <= r->count && r->count <= r->next && r->next <= r->max_tokens);
     qr_assert((r->state == OFFERED || r->state == RUNNING) == (r->worker != NONE));
     qr_assert((r->prompt_at != NONE) == (r->state == WAITING || r->state == OFFERED)); /* R5 */
     qr_assert(r->state != ENDING || r->count > 0);                                     /* R1 */

@@ -93,13 +93,42 @@ static void test_the_newest_observation_counts(void **unused)
     seen(&rig, worker(1), 1, 5, 7, 0);
     seen(&rig, worker(1), 1, 5, 6, 0);
     rig_quiet(&rig);
-    seen(&rig, worker(1), 1, 4, 99, 0);
+    seen(&rig, worker(1), 1, 0, 99, 0); /* no epoch */
     rig_quiet(&rig);
     seen(&rig, worker(1), 1, 5, 7, 900); /* said again, older: passed on */
     assert_seen(&rig, router(1), 1, 7, 900);
     (void)NEXT(&rig, heartbeat(2), observation);
     seen(&rig, worker(1), 1, 6, 1, 0); /* it began anew */
     assert_seen(&rig, router(1), 1, 1, 0);
+    seen(&rig, worker(1), 1, 2, 1, 0); /* and again, after its clock was set back: epochs have no order */
+    assert_seen(&rig, router(1), 1, 1, 0);
+}
+
+static uint64_t peers_up(void)
+{
+    SAY(&rig, router(1), metrics_read, .version = 1);
+    return NEXT(&rig, router(1), metrics)->values.data[0];
+}
+
+static void test_epochs_have_no_order(void **unused)
+{
+    (void)unused;
+    beat(0, 1, QR_STATE_READY); /* none */
+    assert_int_equal(peers_up(), 0);
+    beat(9, 50, QR_STATE_READY);
+    assert_int_equal(peers_up(), 1);
+    SAY(&rig, mesh(1), link_down, .node = 2, .reason = 0);
+    assert_int_equal(peers_up(), 0);
+    beat(4, 1, QR_STATE_READY); /* its clock was set back before it began anew */
+    assert_int_equal(peers_up(), 1);
+    SAY(&rig, mesh(1), link_down, .node = 2, .reason = 0);
+    beat(4, 1, QR_STATE_READY); /* the same node after a lost link: nothing of the old session counts */
+    assert_int_equal(peers_up(), 1);
+    seen(&rig, heartbeat(2), 2, 9, 50, 0);
+    assert_seen(&rig, router(1), 2, 50, 0);
+    SAY(&rig, mesh(1), link_down, .node = 2, .reason = 0);
+    seen(&rig, heartbeat(2), 2, 9, 3, 0);
+    assert_seen(&rig, router(1), 2, 3, 0);
 }
 
 static void test_a_node_speaks_for_its_own_workers_only(void **unused)
@@ -300,6 +329,7 @@ int main(void)
         T(test_observations_go_to_routers_here_and_heartbeats_elsewhere),
         T(test_the_newest_observation_counts),
         T(test_a_node_speaks_for_its_own_workers_only),
+        T(test_epochs_have_no_order),
         T(test_silence),
         T(test_leaving),
         T(test_a_late_alarm_is_not_the_others_silence),

@@ -569,7 +569,72 @@ static void test_a_worker_that_began_anew(void **unused)
     assert_ended(id, QR_FINISH_ERROR, QR_E_PEER_DOWN, 0);
     place(id_of(0, 2), 4, 9);
     assert_offer(1, id_of(0, 2), 1);
-    seen(1, 0); /* of the old epoch */
+    SAY(&rig, worker(1), offer_accepted, .request_id = id_of(0, 2), .attempt = 1);
+    SAY(&rig, heartbeat, observation, .worker = worker(1), .worker_epoch = 2, .sequence = 1, .state = QR_STATE_READY);
+    assert_ended(id_of(0, 2), QR_FINISH_ERROR, QR_E_PEER_DOWN, 0); /* its clock was set back: epochs have no order */
+    place(id_of(0, 3), 4, 9);
+    assert_offer(1, id_of(0, 3), 1);
+}
+
+/* After a lost link nothing of the old session counts: the same worker, said anew with a smaller sequence, is offered requests. */
+static void test_a_link_that_comes_back(void **unused)
+{
+    (void)unused;
+    sequence = 50;
+    seen(2, 0);
+    lose(true);
+    sequence = 3;
+    seen(2, 0);
+    place(id_of(0, 1), 4, 9);
+    assert_offer(2, id_of(0, 1), 1);
+}
+
+/* A worker that takes the cancel and never says that the request ended does not keep it here. */
+static void test_a_cancel_without_an_end(void **unused)
+{
+    (void)unused;
+    const uint32_t ids[] = {1, 2};
+    uint64_t id = id_of(0, 1);
+    seen(1, 0);
+    place(id, 4, 9);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_CANCELLED);
+    (void)NEXT(&rig, worker(1), offer_cancel);
+    SAY(&rig, worker(1), offer_cancelled, .request_id = id, .attempt = 1);
+    rig_pass(&rig, 499999);
+    rig_quiet(&rig);
+    rig_pass(&rig, 1);
+    assert_ended(id, QR_FINISH_CANCELLED, 0, 0);
+    rig_quiet(&rig);
+    tokens(1, id, 1, 0, ids, 1, QR_FINISH_CANCELLED);
+    assert_taken(1, NOT_WANTED);
+    id = id_of(0, 2); /* cancelled while offered, accepted then, silent ever after */
+    place(id, 4, 9);
+    assert_offer(1, id, 1);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_CANCELLED);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    rig_pass(&rig, 500000);
+    assert_ended(id, QR_FINISH_CANCELLED, 0, 0);
+}
+
+/* A worker that says more tokens than were asked for is cancelled; none of the surplus reaches the gateway. */
+static void test_more_tokens_than_asked_for(void **unused)
+{
+    (void)unused;
+    const uint32_t ids[] = {1, 2, 3, 4};
+    uint64_t id = id_of(0, 1);
+    seen(1, 0);
+    place(id, 4, 3);
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
+    tokens(1, id, 1, 0, ids, 2, 0);
+    assert_taken(1, 2);
+    assert_passed_on(id, 0, ids, 2);
+    tokens(1, id, 1, 2, ids, 2, 0);
+    assert_int_equal(NEXT(&rig, worker(1), offer_cancel)->attempt, 1);
+    assert_taken(1, NOT_WANTED);
+    rig_quiet(&rig);
+    take(id, 2);
+    assert_ended(id, QR_FINISH_ERROR, QR_E_PROTOCOL, 2);
     rig_quiet(&rig);
 }
 
@@ -673,6 +738,9 @@ int main(void)
         T(test_a_lost_node),
         T(test_probe_to_a_node_that_goes_down),
         T(test_a_worker_that_began_anew),
+        T(test_a_link_that_comes_back),
+        T(test_a_cancel_without_an_end),
+        T(test_more_tokens_than_asked_for),
         T(test_prompts_are_bounded),
         T(test_drain_and_stop),
         T(test_strangers_of_other_nodes),
