@@ -336,12 +336,22 @@ QR_INLINE void add_tile(const int R, __m512 (*a)[2], __m512 (*b)[2])
     }
 }
 
-/* Lanes in tree order, so that few partial sums are alive: ((0+4)+(2+6)) + ((1+5)+(3+7)). */
+QR_INLINE void store_tile(const int R, __m512 (*a)[2], float *s)
+{
+    QR_UNROLL for (int r = 0; r < R; r++) {
+        _mm512_store_ps(s + r * QR_SPAN, a[r][0]);
+        _mm512_store_ps(s + r * QR_SPAN + 16, a[r][1]);
+    }
+}
+
+/* Lanes in tree order, so that few partial sums are alive: ((0+4)+(2+6)) + ((1+5)+(3+7)). Four rows are eight chains, which hides the
+ * latency of the fma; the first half of the tree waits in memory, or the registers would not do. */
 QR_INLINE void score_tile(const int R, const tile_t *tile, uint32_t first, uint32_t keys_from)
 {
-    const float *q[3], *k = tile->k + keys_from;
+    const float *q[4], *k = tile->k + keys_from;
+    float *s = tile->s + first * QR_SPAN + keys_from;
     uint32_t dim = tile->a->dim;
-    __m512 a[3][2], b[3][2], c[3][2], d[3][2];
+    __m512 a[4][2], b[4][2], c[4][2];
     QR_UNROLL for (int r = 0; r < R; r++) q[r] = query_of(tile, first + (uint32_t)r);
     score_lane(R, q, dim, k, 0, a);
     score_lane(R, q, dim, k, QR_MUTANT(66) ? 2 : 4, b);
@@ -350,18 +360,20 @@ QR_INLINE void score_tile(const int R, const tile_t *tile, uint32_t first, uint3
     score_lane(R, q, dim, k, 6, c);
     add_tile(R, b, c);
     add_tile(R, a, b);
-    score_lane(R, q, dim, k, 1, b);
-    score_lane(R, q, dim, k, 5, c);
-    add_tile(R, b, c);
-    score_lane(R, q, dim, k, 3, c);
-    score_lane(R, q, dim, k, 7, d);
-    add_tile(R, c, d);
+    store_tile(R, a, s);
+    score_lane(R, q, dim, k, 1, a);
+    score_lane(R, q, dim, k, 5, b);
+    add_tile(R, a, b);
+    score_lane(R, q, dim, k, 3, b);
+    score_lane(R, q, dim, k, 7, c);
     add_tile(R, b, c);
     add_tile(R, a, b);
     QR_UNROLL for (int r = 0; r < R; r++) {
-        _mm512_store_ps(tile->s + (first + (uint32_t)r) * QR_SPAN + keys_from, a[r][0]);
-        _mm512_store_ps(tile->s + (first + (uint32_t)r) * QR_SPAN + keys_from + 16, a[r][1]);
+        b[r][0] = _mm512_load_ps(s + r * QR_SPAN);
+        b[r][1] = _mm512_load_ps(s + r * QR_SPAN + 16);
     }
+    add_tile(R, b, a);
+    store_tile(R, b, s);
 }
 
 static void score_rows(const tile_t *tile, const span_t *span)
@@ -369,9 +381,9 @@ static void score_rows(const tile_t *tile, const span_t *span)
     for (uint32_t from = 0; from < QR_SPAN; from += 32) {
         if (from >= span->end || from + 32 <= span->first) continue; /* masked for every row: never looked at */
         uint32_t i = 0;
-        for (; i + 3 <= tile->count; i += 3) score_tile(3, tile, i, from);
-        if (tile->count - i == 2) score_tile(2, tile, i, from);
-        if (tile->count - i == 1) score_tile(1, tile, i, from);
+        for (; i + 4 <= tile->count; i += 4) score_tile(4, tile, i, from);
+        for (; i + 2 <= tile->count; i += 2) score_tile(2, tile, i, from);
+        if (i < tile->count) score_tile(1, tile, i, from);
     }
 }
 
