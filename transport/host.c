@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { ARENA_BYTES = QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX) };
+enum { ARENA_BYTES = QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX), LOG_EVERY_US = 1000000 };
 
 typedef struct held {
     uint8_t *bytes;
@@ -34,8 +34,8 @@ typedef struct cell {
     bool recorded;                       /* a segment is open */
     bool too_large;                      /* to be snapshot; said once */
     uint64_t segment_used, segment_most; /* bytes of its entries; at which the next begins */
-    uint32_t held_count;
-    held_t held[QR_HELD_MAX];
+    uint32_t held_count, held_capacity, held_remote; /* held_remote: of other nodes */
+    held_t *held;                                    /* [held_capacity] */
     qr_pairs_t *pairs;
 } cell_t;
 
@@ -46,6 +46,7 @@ struct qr_host {
     cell_t *cells; /* [cell_count] */
     qr_outbox_t *outbox;
     uint64_t now_us; /* of this turn */
+    uint64_t logged_us; /* last line that another node caused */
     uint64_t hash;   /* of what the current call emitted (record) */
     uint32_t place;  /* entries recorded in this turn */
     bool closing;
@@ -151,6 +152,7 @@ void qr_host_destroy(qr_host_t **self)
         cell_t *cell = &host->cells[i];
         if (cell->state && cell->actor->done) cell->actor->done(cell->state);
         for (uint32_t h = 0; h < cell->held_count; h++) free(cell->held[h].bytes);
+        free(cell->held);
         pages_give(cell->state, cell->state_bytes);
         pages_give(cell->pairs, sizeof *cell->pairs);
     }
@@ -249,11 +251,19 @@ static void record_after(qr_host_t *host, cell_t *cell, uint32_t kind, const voi
 
 /* ---- sending ------------------------------------------------------------------------------------------------------------ */
 
+/* Whether another node may cause a line now (H6). */
+static bool may_complain(qr_host_t *host)
+{
+    if (host->logged_us && host->now_us < host->logged_us + LOG_EVERY_US) return false;
+    host->logged_us = host->now_us;
+    return true;
+}
+
 static void dropped(qr_host_t *host, cell_t *cell, _Atomic uint64_t *count, uint16_t type, uint64_t other, qr_verdict_t verdict)
 {
     bump(count);
     qr_note_t note = {QR_NOTE_protocol, QR_LEVEL_WARN, 0, type, other, (uint64_t)verdict};
-    qr_log_note(host->config.log_level, cell->actor->name, type_name(type), &note, host->now_us);
+    if (may_complain(host)) qr_log_note(host->config.log_level, cell->actor->name, type_name(type), &note, host->now_us);
 }
 
 static qr_pair_t *pair_of(qr_host_t *host, cell_t *cell, uint64_t other)
@@ -303,8 +313,11 @@ static void flush(qr_host_t *host, cell_t *cell)
 {
     qr_outbox_t *outbox = host->outbox;
     cell->alarm_us = outbox->alarm_us;
-    for (uint32_t i = 0; i < outbox->note_count; i++)
+    bool remote = host->message.type && qr_address_node(host->message.from) != host->config.directory->node;
+    for (uint32_t i = 0; i < outbox->note_count; i++) {
+        if (remote && outbox->notes[i].level <= QR_LEVEL_WARN && !may_complain(host)) continue;
         qr_log_note(host->config.log_level, cell->actor->name, type_name(host->message.type), &outbox->notes[i], host->now_us);
+    }
     for (uint32_t i = 0; i < outbox->count; i++) {
         send_one(host, cell, &outbox->messages[i]);
         if (outbox->messages[i].type == QR_MESSAGE_stopped) end(host, cell);
@@ -327,14 +340,27 @@ static void call(qr_host_t *host, cell_t *cell, const qr_message_t *message)
     if (cell->actor->work && cell->started) cell->look_us = host->now_us;
 }
 
-static void hold(qr_host_t *host, cell_t *cell, const uint8_t *bytes, size_t count)
+static bool held_grow(cell_t *cell)
 {
-    uint8_t *copy = cell->held_count < QR_HELD_MAX ? malloc(qr_max_u64(count, 1)) : NULL;
+    if (cell->held_count < cell->held_capacity) return true;
+    uint32_t capacity = qr_max_u32(2 * cell->held_capacity, QR_HELD_MAX);
+    held_t *held = realloc(cell->held, capacity * sizeof *held);
+    if (!held) return false;
+    cell->held = held;
+    cell->held_capacity = capacity;
+    return true;
+}
+
+static void hold(qr_host_t *host, cell_t *cell, bool remote, const uint8_t *bytes, size_t count)
+{
+    bool room = !remote || cell->held_remote < QR_HELD_MAX;
+    uint8_t *copy = room && held_grow(cell) ? malloc(qr_max_u64(count, 1)) : NULL;
     if (!copy) {
         bump(&host->counts.dropped_stale);
         return;
     }
     memcpy(copy, bytes, count);
+    cell->held_remote += remote;
     cell->held[cell->held_count++] = (held_t){copy, count};
 }
 
@@ -350,7 +376,9 @@ static void begin(qr_host_t *host, cell_t *cell)
         deliver(host, cell, cell->held[i].bytes, cell->held[i].count);
         free(cell->held[i].bytes);
     }
-    cell->held_count = 0;
+    free(cell->held);
+    cell->held = NULL;
+    cell->held_count = cell->held_capacity = 0;
 }
 
 /* Whether a judged message may be handled; a wrong one is counted (other node) or a fault (this node). */
@@ -377,7 +405,7 @@ static bool decode(qr_host_t *host, cell_t *cell, const uint8_t *bytes, size_t c
     if (code == 0) return true;
     bump(&host->counts.dropped_malformed);
     qr_note_t note = {QR_NOTE_protocol, QR_LEVEL_WARN, 0, 0, count, (uint64_t)-code};
-    qr_log_note(host->config.log_level, cell->actor->name, "malformed", &note, host->now_us);
+    if (may_complain(host)) qr_log_note(host->config.log_level, cell->actor->name, "malformed", &note, host->now_us);
     return false;
 }
 
@@ -424,7 +452,7 @@ static void receive(qr_host_t *host, zmq_msg_t *frame)
     } else if (cell->stopped) {
         bump(&host->counts.dropped_stale);
     } else if (!cell->started && head.type != QR_MESSAGE_start && head.type != QR_MESSAGE_stop && head.type != QR_MESSAGE_drain) {
-        if (!QR_MUTANT(311)) hold(host, cell, bytes, count);
+        if (!QR_MUTANT(311)) hold(host, cell, qr_address_node(head.from) != host->config.directory->node, bytes, count);
     } else {
         deliver(host, cell, bytes, count);
     }

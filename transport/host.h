@@ -6,10 +6,12 @@
  * H1. Messages are judged (pair.h) before they are handled; a wrong one from this node is a fault that ends the process with both
  *     names, one from another node is counted, noted and dropped.
  * H2. A handler has room for max_out messages before it is called; all it emitted is sent before the next call.
- * H3. What reaches an actor before `start` is held and delivered after it, in order; what comes after `stopped` is dropped.
+ * H3. What reaches an actor before `start` is held and delivered after it, in order; what comes after `stopped` is dropped. Of other
+ *     nodes at most QR_HELD_MAX messages are held, the rest is dropped; this node's are bounded by its own credit and all kept.
  * H4. A host with work never sleeps: a piece is at most 1 ms, so an alarm is late by at most one piece and one turn.
  * H5. After the close frame the thread returns. Its port is closed only when every thread of the node has been joined, so that no
- *     send ever meets a closed inbox. */
+ *     send ever meets a closed inbox.
+ * H6. What other nodes cause to be logged is at most one line a second: they must not be able to fill a disk. */
 #ifndef QR_HOST_H
 #define QR_HOST_H
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "tests/unit/toy.h"
 #include "transport/clock.h"
+#include "transport/host.h"
 #include "transport/mesh.h"
 #include "transport/pair.h"
 
@@ -184,12 +185,72 @@ static void test_scramble(void **state)
     run(one_host, toys, 3, true, -QR_E_DEADLINE);
 }
 
+/* ---- what a node's own actors say before the listener has started is all kept ----------------------------------------------- */
+
+enum { EARLY = 3 * QR_HELD_MAX };
+static void early_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    toy_t *toy = self;
+    (void)given;
+    if (!toy_life(toy, m, outbox) || m->type != QR_MESSAGE_start) return;
+    for (uint32_t i = 0; i < EARLY; i++) {
+        qr_observation_t seen = {.worker = toy->address, .worker_epoch = 1, .sequence = i + 1};
+        qr_send(outbox, qr_address(qr_address_node(toy->address), 0, QR_ROLE_heartbeat, 0), observation, &seen);
+    }
+}
+static void listener_handle(void *self, const qr_given_t *given, const qr_message_t *m, qr_outbox_t *outbox)
+{
+    toy_t *toy = self;
+    (void)given;
+    if (toy_life(toy, m, outbox) || m->type != QR_MESSAGE_observation) return;
+    qr_assert(m->body.observation.sequence == ++toy->received);
+    if (toy->received == EARLY) atomic_store(&finished, true);
+}
+static const qr_actor_class_t early_class = {.name = "worker",
+                                             .role = QR_ROLE_worker,
+                                             .max_out = EARLY + 4,
+                                             .bytes = toy_bytes,
+                                             .init = toy_init,
+                                             .handle = early_handle,
+                                             .print = toy_print};
+static const qr_actor_class_t listener_class = {.name = "heartbeat",
+                                                .role = QR_ROLE_heartbeat,
+                                                .max_out = 4,
+                                                .bytes = toy_bytes,
+                                                .init = toy_init,
+                                                .handle = listener_handle,
+                                                .print = toy_print};
+
+static void test_nothing_of_this_node_is_dropped_before_start(void **state)
+{
+    (void)state;
+    static const char zpl[] = "version = 1\nnode = a\n    id = 3\n    host = one\n        actor = worker\n        actor = heartbeat\n"
+                              "        actor = prompt\n";
+    static const qr_actor_class_t *const classes[] = {&early_class, &listener_class, &prompt_class};
+    static qr_topology_t topology;
+    char words[512];
+    qr_text_t error;
+    qr_text_init(&error, words, sizeof words);
+    atomic_store(&finished, false);
+    if (qr_topology_parse("test", zpl, strlen(zpl), &topology, &error) != 0) fail_msg("%s", words);
+    qr_given_t *given = toy_given();
+    qr_mesh_config_t config = {
+        .topology = &topology, .classes = classes, .class_count = 3, .given = given, .check = true, .log_level = QR_LEVEL_WARN};
+    qr_mesh_t *mesh = NULL;
+    if (qr_mesh_new(&config, &mesh, &error) != 0) fail_msg("%s", words);
+    assert_int_equal(qr_mesh_run(mesh), -QR_E_DEADLINE);
+    assert_int_equal(((const toy_t *)qr_mesh_state(mesh, qr_address(3, 0, QR_ROLE_heartbeat, 0)))->received, EARLY);
+    qr_mesh_destroy(&mesh);
+    free(given);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_host),
         cmocka_unit_test(test_two_hosts),
         cmocka_unit_test(test_scramble),
+        cmocka_unit_test(test_nothing_of_this_node_is_dropped_before_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include "transport/uplink.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -77,6 +78,7 @@ static const qr_actor_class_t *const toys[] = {&router_class, &worker_class};
 static char folder[] = "/tmp/qr-uplink-XXXXXX";
 static char keys[2][QR_TOPOLOGY_KEY_BYTES];
 static int next_port;
+static uint32_t log_level = QR_LEVEL_ERROR;
 static qr_topology_t topology;
 static qr_given_t *given;
 
@@ -127,7 +129,7 @@ static qr_mesh_t *node_new(const char *name)
     qr_text_t error;
     qr_text_init(&error, words, sizeof words);
     qr_mesh_config_t config = {
-        .topology = &topology, .node = name, .classes = toys, .class_count = 2, .given = given, .check = true, .log_level = QR_LEVEL_ERROR};
+        .topology = &topology, .node = name, .classes = toys, .class_count = 2, .given = given, .check = true, .log_level = log_level};
     qr_mesh_t *mesh = NULL;
     if (qr_mesh_new(&config, &mesh, &error) != 0) fail_msg("%s", words);
     return mesh;
@@ -408,6 +410,45 @@ static void test_hostile_peer_is_dropped(void **state)
     qr_mesh_destroy(&device);
 }
 
+/* Messages that pass the uplink and are wrong for the actor are counted one by one and logged once a second. */
+static void test_wrong_messages_do_not_fill_the_log(void **state)
+{
+    (void)state;
+    enum { REPEATS = 200 };
+    make_topology(false);
+    char path[96], line[512];
+    (void)snprintf(path, sizeof path, "%s/log", folder);
+    int before = dup(STDERR_FILENO), file = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600);
+    assert_true(before >= 0 && file >= 0);
+    log_level = QR_LEVEL_WARN;
+    qr_mesh_t *device = node_new("device0");
+    log_level = QR_LEVEL_ERROR;
+    hand_t hand;
+    hand_open(&hand, "n1", next_port, NULL, NULL);
+    assert_true(hand_greet(&hand));
+    UNTIL(counts_of(device).link_sessions == 1);
+    (void)dup2(file, STDERR_FILENO);
+    qr_message_t probe = probe_to_worker(1);
+    for (int i = 0; i < REPEATS; i++) {
+        hand.sequence = 5; /* the same one again and again */
+        hand_send(&hand, &probe);
+    }
+    uint64_t end = qr_clock_us() + 30000000;
+    while (counts_of(device).dropped_stale < REPEATS - 1 && qr_clock_us() < end) usleep(2000);
+    (void)dup2(before, STDERR_FILENO);
+    (void)close(before);
+    assert_int_equal(counts_of(device).dropped_stale, REPEATS - 1);
+    FILE *log = fdopen(file, "r");
+    rewind(log);
+    uint32_t lines = 0;
+    while (fgets(line, sizeof line, log)) lines++;
+    (void)fclose(log);
+    assert_in_range(lines, 1, 60); /* seconds, not messages */
+    hand_close(&hand);
+    finish(&device);
+    qr_mesh_destroy(&device);
+}
+
 /* ---- a peer that does not read, and one that vanishes ------------------------------------------------------------------------------ */
 
 /* A toy heartbeat on node 2 floods node 1 with beats while its link is up, and beats once a millisecond to node 3. */
@@ -621,6 +662,7 @@ int main(void)
         cmocka_unit_test(test_restart_is_a_new_session),
         cmocka_unit_test(test_TR_05),
         cmocka_unit_test(test_hostile_peer_is_dropped),
+        cmocka_unit_test(test_wrong_messages_do_not_fill_the_log),
         cmocka_unit_test(test_TR_01),
         cmocka_unit_test(test_TR_03),
     };
