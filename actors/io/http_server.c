@@ -3,6 +3,7 @@
  * libmicrohttpd runs one epoll thread. Its faults that matter here, and what is done about them:
  * - it accepts several Content-Length headers, Content-Length with Transfer-Encoding, and unknown encodings: counted and refused
  *   in check_framing, with the connection closed, before a byte of the body is looked at;
+ * - it takes any bytes for a header's name and puts a folded line behind the name, not behind the value: refused there too;
  * - it does not see that the client of a suspended connection left: those are in an epoll set of ours;
  * - it cannot answer in the middle of a body: send_raw writes the answer itself, and the socket lingers so that the client can
  *   read it;
@@ -477,16 +478,31 @@ static const route_t *find_route(const char *url)
 
 typedef struct framing {
     uint32_t lengths, encodings, hosts;
-    bool folded, bad_length, bad_encoding, coded;
+    bool malformed, old_chunks, bad_length, bad_encoding, coded;
     uint64_t length;
 } framing_t;
+
+/* A name of token characters (RFC 9110, 5.6.2), with its value behind it. A folded line makes a new name, elsewhere in memory. */
+static bool is_plain_header(const char *key, const char *value)
+{
+    static const char letters[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    size_t bytes = strspn(key, letters);
+    return bytes && !key[bytes] && (uintptr_t)value - (uintptr_t)(key + bytes) <= QR_HTTP_CONNECTION_BYTES;
+}
+/* The two names that say where a body ends, with something behind them. */
+static bool is_almost(const char *key, const char *name)
+{
+    size_t bytes = strlen(name);
+    return !strncasecmp(key, name, bytes) && key[bytes];
+}
 
 static enum MHD_Result count_header(void *context, enum MHD_ValueKind kind, const char *key, const char *value)
 {
     (void)kind;
     framing_t *f = context;
-    if (!value) value = "";
-    if (strpbrk(value, "\r\n")) f->folded = true;
+    if (!value) value = key + strlen(key);
+    if (!QR_MUTANT(253) && !is_plain_header(key, value)) f->malformed = true;
+    if (!QR_MUTANT(253) && (is_almost(key, "Content-Length") || is_almost(key, "Transfer-Encoding"))) f->malformed = true;
     if (!strcasecmp(key, "Content-Length")) {
         f->lengths++;
         size_t digits = strspn(value, "0123456789");
@@ -506,15 +522,17 @@ static enum MHD_Result count_header(void *context, enum MHD_ValueKind kind, cons
 }
 
 /* The shapes that two servers in a row may read differently are refused, whatever they mean. true: *error says why. */
-static bool check_framing(const qr_http_server_t *s, struct MHD_Connection *c, qr_http_error_t *error, bool *ret_raw)
+static bool check_framing(const qr_http_server_t *s, struct MHD_Connection *c, const char *version, qr_http_error_t *error, bool *ret_raw)
 {
     framing_t f = {0};
     MHD_get_connection_values(c, MHD_HEADER_KIND, count_header, &f);
+    f.old_chunks = f.encodings && strcmp(version, MHD_HTTP_VERSION_1_1) != 0 && !QR_MUTANT(254);
     const char *why = f.lengths > 1 && !QR_MUTANT(241)              ? "more than one Content-Length"
                       : f.lengths && f.encodings && !QR_MUTANT(240) ? "Content-Length together with Transfer-Encoding"
                       : f.encodings > 1 || f.bad_encoding           ? "a Transfer-Encoding other than chunked"
                       : f.bad_length                                ? "a Content-Length that is not a number"
-                      : f.folded                                    ? "a folded header line"
+                      : f.malformed                                 ? "a malformed or folded header line"
+                      : f.old_chunks                                ? "a Transfer-Encoding before HTTP/1.1"
                       : f.hosts > 1                                 ? "more than one Host"
                                                                     : NULL;
     *ret_raw = false;
@@ -548,7 +566,8 @@ static void expect_body(qr_http_server_t *s, call_t *call, bool expected)
     unlock(s);
 }
 
-static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c, const char *url, const char *method, void **con_cls)
+static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c, const char *url, const char *method, const char *version,
+                                  void **con_cls)
 {
     call_t *call = calloc(1, sizeof *call);
     if (!call) return MHD_NO;
@@ -560,7 +579,7 @@ static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c,
     qr_http_error_t error;
     bool raw;
     call->refused = true;
-    if (check_framing(s, c, &error, &raw)) return raw ? refuse_body(s, c, &error) : answer_error(s, c, &error, NULL, true);
+    if (check_framing(s, c, version, &error, &raw)) return raw ? refuse_body(s, c, &error) : answer_error(s, c, &error, NULL, true);
     call->route = find_route(url);
     if (!call->route) {
         qr_http_error_invalid(&error, "", "there is nothing at this path");
@@ -626,10 +645,9 @@ static enum MHD_Result continue_call(qr_http_server_t *s, struct MHD_Connection 
 static enum MHD_Result on_request(void *context, struct MHD_Connection *c, const char *url, const char *method, const char *version,
                                   const char *data, size_t *bytes, void **con_cls)
 {
-    (void)version;
     qr_http_server_t *s = context;
     call_t *call = *con_cls;
-    if (!call) return begin_call(s, c, url, method, con_cls);
+    if (!call) return begin_call(s, c, url, method, version, con_cls);
     if (call->refused) {
         *bytes = 0;
         return MHD_YES;

@@ -488,15 +488,34 @@ static void test_smuggling(void **state)
         "Content-Length: +2\r\n\r\n{}",
         "Content-Length: 0x2\r\n\r\n{}",
         "Host: y\r\nContent-Length: 2\r\n\r\n{}",
+        /* the length of the second request, hidden from this server or shown to it alone */
+        "Content-Length : 37\r\n\r\n",
+        "Content-Length:\r\n 37\r\n\r\n",
+        "Content-Length: 3\r\n 7\r\n\r\n",
+        "Cont: 37\r\n ent-Length\r\n\r\n",
+        "Transfer-Encoding:\r\n chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "Transf: chunked\r\n er-Encoding\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "Content-Length: 4\r\nTransfer-Encoding:\r\n chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "Content-Length: 4\r\nTransfer-Encoding:\r\n\tchunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "Transfer-Encoding : chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "X: a\r\n b\r\n\r\n",
+        "Content\x0b-Length: 37\r\n\r\n",
+    };
+    static const char *const starts[] = {
+        "POST /v1/completions HTTP/1.1\r\n Content-Length: 37\r\nHost: x\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\n\tTransfer-Encoding: chunked\r\nHost: x\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "POST /v1/completions HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     };
     uint32_t before = stand_get(s, &s->submits);
-    for (size_t i = 0; i < QR_COUNT(heads); i++) {
+    for (size_t i = 0; i < QR_COUNT(heads) + QR_COUNT(starts); i++) {
         char bytes[400];
+        bool whole = i >= QR_COUNT(heads);
+        const char *head = whole ? starts[i - QR_COUNT(heads)] : heads[i];
         /* a second request hides behind: it must not be served */
-        int n = snprintf(bytes, sizeof bytes, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n%sGET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
-                         heads[i]);
+        int n = snprintf(bytes, sizeof bytes, "%s%sGET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
+                         whole ? "" : "POST /v1/completions HTTP/1.1\r\nHost: x\r\n", head);
         reply_t r = client_ask_raw(s, bytes, (size_t)n);
-        if (r.status != 400) fail_msg("%s: status %d", heads[i], r.status);
+        if (r.status != 400 || !strstr(r.bytes, "request has")) fail_msg("%s: status %d: %s", head, r.status, r.body);
         assert_null(strstr(r.bytes, "\"object\":\"list\""));
         free(r.bytes);
     }
