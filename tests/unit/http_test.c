@@ -803,6 +803,23 @@ static void test_SD_05(void **state)
     stand_set(s, metrics_silent, false);
 }
 
+/* The judge of the format, where it is installed (Debian package prometheus). */
+static void test_promtool(void **state)
+{
+    stand_t *s = *state;
+    (void)metric(s, "quire_requests_submitted_total");
+    reply_t r = client_get(s, "/metrics");
+    if (system("command -v promtool >/dev/null") == 0) {
+        FILE *judge = popen("promtool check metrics", "w");
+        assert_non_null(judge);
+        fputs(r.body, judge);
+        assert_int_equal(pclose(judge), 0);
+    } else {
+        print_message("promtool is not installed\n");
+    }
+    free(r.bytes);
+}
+
 static void test_restarted_counter(void **state)
 {
     (void)state;
@@ -1025,6 +1042,7 @@ int main(void)
         WITH_STAND(test_paths),
         WITH_STAND(test_SD_03),
         WITH_STAND(test_SD_05),
+        WITH_STAND(test_promtool),
         cmocka_unit_test(test_restarted_counter),
         WITH_STAND(test_cache_drop),
         WITH_STAND(test_client_leaves),
