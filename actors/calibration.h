@@ -10,14 +10,14 @@
 #include "base/limits.h"
 
 enum {
-    QR_CALIBRATION_CLASSES = 8,   /* 1, 2, 3-4, 5-8, ... 65-128 rows */
-    QR_CALIBRATION_ROWS_MIN = 16  /* fewer prompt rows say nothing about the cost of one */
+    QR_CALIBRATION_CLASSES = 8,  /* 1, 2, 3-4, 5-8, ... 65-128 rows */
+    QR_CALIBRATION_ROWS_MIN = 16 /* fewer prompt rows say nothing about the cost of one */
 };
 
 typedef struct qr_calibration {
-    uint64_t step_ns[QR_CALIBRATION_CLASSES];      /* cost of a step of so many rows; 0 without a sample */
+    uint64_t step_ns[QR_CALIBRATION_CLASSES]; /* cost of a step of so many rows; 0 without a sample */
     uint64_t step_samples[QR_CALIBRATION_CLASSES];
-    uint64_t row_ns;                               /* cost of one prompt row beyond the step's own; 0 without a sample */
+    uint64_t row_ns; /* cost of one prompt row beyond the step's own; 0 without a sample */
     uint64_t row_samples;
 } qr_calibration_t;
 

@@ -24,7 +24,8 @@ static void sort_prompts(qr_plan_lane_t *prompts, uint32_t count, bool by_rows)
         uint32_t at = i;
         for (; at > 0; at--) {
             const qr_plan_lane_t *before = &prompts[at - 1];
-            bool later = by_rows && before->rows_left != moved.rows_left ? before->rows_left > moved.rows_left : before->order > moved.order;
+            bool later =
+                by_rows && before->rows_left != moved.rows_left ? before->rows_left > moved.rows_left : before->order > moved.order;
             if (!later) break;
             prompts[at] = *before;
         }
@@ -47,8 +48,10 @@ void qr_plan(const qr_plan_input_t *input, qr_plan_t *ret_plan)
     memset(ret_plan, 0, sizeof *ret_plan);
     for (uint32_t i = 0; i < input->lane_count; i++) {
         const qr_plan_lane_t *lane = &input->lanes[i];
-        if (lane->rows_left == 1) take(ret_plan, lane->lane, 1);
-        else if (lane->rows_left > 1) prompts[count++] = *lane;
+        if (lane->rows_left == 1)
+            take(ret_plan, lane->lane, 1);
+        else if (lane->rows_left > 1)
+            prompts[count++] = *lane;
     }
     ret_plan->decode_rows = ret_plan->count;
     if (count == 0) return;

@@ -14,7 +14,8 @@
  * I5. A route is released, and its lane closed, only when no batch in flight names it. The executor hears the close first.
  * I6. rows_done <= rows_sent <= rows_total = known tokens + tokens still to draw - 1. Row p draws iff p >= known tokens - 1.
  * I7. Token storage: regions of the requests lie in the order of the list, do not overlap, and sum to tokens_used.
- * I8. cached_tokens is the boundary of the grant and nothing else; computed prompt rows are counted when they are committed. */
+ * I8. A producer stands where the earliest request that waits for it stands, so that a wait never inverts the order.
+ * I9. cached_tokens is the boundary of the grant and nothing else; computed prompt rows are counted when they are committed. */
 #include "actors/scheduler.h"
 
 #include "actors/note.h"
@@ -29,7 +30,8 @@ enum { NONE = 0xffffffffu };
 enum { ENDS_PER_CALL = 64, MAX_OUT = 4 * QR_LANES_MAX }; /* deadlines and stops end at most so many requests per call */
 enum { TOKENS_PER_REQUEST = 1024, CONTEXTS = 4 };        /* token storage: the larger of both bounds */
 
-enum { METRICS =
+enum {
+    METRICS =
 #define METRIC(name, number, kind, help) +1
 #include "messages/metric.def"
 };
@@ -42,26 +44,26 @@ enum { COPIES_NONE, COPIES_TO_SEND, COPIES_IN_FLIGHT };
 typedef struct request {
     uint64_t request_id, order, seed;
     uint64_t submitted_us, granted_us, first_token_us, deadline_us;
-    uint64_t token_at;              /* first of token_count ids in the storage */
+    uint64_t token_at;                /* first of token_count ids in the storage */
     uint64_t releases_seen, retry_us; /* SHORT: ask again when a release came since, or then */
     uint64_t producer, wait_until_us; /* WAITING */
     qr_hash_t scope;
     uint32_t attempt, state, token_count, generated_from;
-    uint32_t draws_max;             /* tokens still to draw */
-    uint32_t boundary, computed;    /* rows granted; prompt rows committed since */
+    uint32_t draws_max;          /* tokens still to draw */
+    uint32_t boundary, computed; /* rows granted; prompt rows committed since */
     uint32_t wait_boundary, waits, wait_over;
     uint32_t temperature_bits, top_p_bits, min_p_bits, top_k, logprobs, ignore_eos;
-    uint32_t lane;                  /* NONE without one */
-    uint32_t before, after;         /* storage order; free list through `after` */
+    uint32_t lane;          /* NONE without one */
+    uint32_t before, after; /* storage order; free list through `after` */
     uint32_t reserved;
 } request_t;
 
 typedef struct lane {
-    uint64_t route;
+    uint64_t route, order; /* order: its request's, or that of the earliest request that waits for its rows */
     uint32_t generation, state, request, awaiting;
-    uint32_t prompt, rows_total;    /* known tokens at grant; I6 */
+    uint32_t prompt, rows_total; /* known tokens at grant; I6 */
     uint32_t rows_done, rows_sent;
-    uint32_t draws, pending;        /* tokens drawn and committed; the newest of them */
+    uint32_t draws, pending; /* tokens drawn and committed; the newest of them */
     uint32_t in_flight, voids, failures, keep;
     uint32_t copy_state, copy_count;
     uint32_t covered[QR_GROUPS_MAX]; /* rows the pages at hand have room for */
@@ -81,13 +83,13 @@ typedef struct batch {
 
 typedef struct scheduler {
     uint64_t address, epoch, worker, page_manager, executor;
-    uint64_t requests_at, lanes_at, queue_at, tokens_at, map_at; /* offsets of the tables behind this struct */
+    uint64_t requests_at, lanes_at, queue_at, tokens_at, map_at;                   /* offsets of the tables behind this struct */
     uint64_t window_lanes_at, window_pages_at, window_groups_at, window_blocks_at; /* columns of pages for the next batch */
     uint64_t tokens_max, tokens_end, tokens_used, batches_made, arrivals, releases;
-    uint64_t drain_by, stop_by;              /* who asked; 0 = nobody */
+    uint64_t drain_by, stop_by; /* who asked; 0 = nobody */
     uint64_t drain_until_us, stop_until_us;
-    uint64_t asked_id;                       /* the open pages_reserve */
-    uint32_t asked_attempt, asked_lane;      /* lane NONE: no question is open */
+    uint64_t asked_id;                  /* the open pages_reserve */
+    uint32_t asked_attempt, asked_lane; /* lane NONE: no question is open */
     uint32_t requests_max, lanes_max, context, page_tokens, group_count, windows_max;
     uint32_t request_count, queue_count, window_count, free_request, token_head, token_tail;
     uint32_t lanes_used, draining;
@@ -95,7 +97,7 @@ typedef struct scheduler {
     uint64_t prompt_tokens, cached_tokens, computed_tokens, generated_tokens;
     uint64_t batches_done, batches_failed, lanes_failed, decode_rows, prefill_rows, void_rows, asks;
     qr_calibration_t calibration;
-    batch_t batches[QR_BATCHES_IN_FLIGHT];   /* oldest first */
+    batch_t batches[QR_BATCHES_IN_FLIGHT]; /* oldest first */
 } scheduler_t;
 
 /* What one handler call carries around. */
@@ -166,18 +168,24 @@ static void tokens_store(scheduler_t *self, request_t *r, const qr_u32s_t *token
     self->tokens_used += tokens->count;
     r->before = self->token_tail;
     r->after = NONE;
-    if (self->token_tail == NONE) self->token_head = request_index(self, r);
-    else request_of(self, self->token_tail)->after = request_index(self, r);
+    if (self->token_tail == NONE)
+        self->token_head = request_index(self, r);
+    else
+        request_of(self, self->token_tail)->after = request_index(self, r);
     self->token_tail = request_index(self, r);
 }
 
 static void tokens_forget(scheduler_t *self, request_t *r)
 {
     self->tokens_used -= r->token_count;
-    if (r->before == NONE) self->token_head = r->after;
-    else request_of(self, r->before)->after = r->after;
-    if (r->after == NONE) self->token_tail = r->before;
-    else request_of(self, r->after)->before = r->before;
+    if (r->before == NONE)
+        self->token_head = r->after;
+    else
+        request_of(self, r->before)->after = r->after;
+    if (r->after == NONE)
+        self->token_tail = r->before;
+    else
+        request_of(self, r->after)->before = r->before;
     if (self->token_tail == NONE) self->tokens_end = 0;
 }
 
@@ -231,7 +239,8 @@ static void release_route(const call_t *call, lane_t *lane)
     lane->awaiting |= AWAIT_RELEASED;
     lane->state = LANE_CLOSING;
     call->self->releases++;
-    qr_send(call->outbox, call->self->page_manager, route_release, (&(qr_route_release_t){.route = lane->route, .keep = (uint8_t)lane->keep}));
+    qr_send(call->outbox, call->self->page_manager, route_release,
+            (&(qr_route_release_t){.route = lane->route, .keep = (uint8_t)lane->keep}));
 }
 
 /* Closes an ending lane as soon as no batch in flight names it (I5). */
@@ -411,11 +420,13 @@ static bool grant_fits(const scheduler_t *self, const request_t *r, const qr_pag
 static void lane_fill(const call_t *call, lane_t *lane, const request_t *r, const qr_pages_granted_t *grant)
 {
     const scheduler_t *self = call->self;
+    lane->order = r->order;
     lane->prompt = r->token_count;
     lane->rows_total = request_rows_max(r);
     lane->rows_done = lane->rows_sent = grant->boundary;
     for (uint32_t g = 0; g < self->group_count; g++)
-        lane->covered[g] = self->windowed[g] ? (grant->first_blocks.data[g] + grant->group_counts.data[g]) * self->page_tokens : lane->rows_total;
+        lane->covered[g] =
+            self->windowed[g] ? (grant->first_blocks.data[g] + grant->group_counts.data[g]) * self->page_tokens : lane->rows_total;
     lane->copy_count = (uint32_t)grant->copy_sources.count;
     lane->copy_state = lane->copy_count ? COPIES_TO_SEND : COPIES_NONE;
     for (uint32_t i = 0; i < lane->copy_count; i++) {
@@ -494,7 +505,9 @@ static void on_pages_wait(const call_t *call, const qr_pages_wait_t *wait)
     r->producer = wait->producer;
     r->wait_boundary = wait->boundary;
     r->wait_until_us = call->now_us + wait_worth_us(self, wait->boundary);
-    if (++r->waits >= QR_SCHEDULER_WAITS_MAX || lane_find_route(self, wait->producer) == NULL) r->wait_over = 1;
+    lane_t *producer = lane_find_route(self, wait->producer);
+    if (++r->waits >= QR_SCHEDULER_WAITS_MAX || producer == NULL) r->wait_over = 1;
+    if (producer) producer->order = qr_min_u64(producer->order, r->order);
     qr_outbox_alarm(call->outbox, r->wait_until_us);
     qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_waiting, r->request_id, wait->producer, wait->boundary, 0);
 }
@@ -540,13 +553,14 @@ static void plan_input(const call_t *call, qr_plan_input_t *input)
     for (uint32_t i = 0; i < self->lanes_max; i++) {
         uint32_t left = lane_rows_left(self, lane_of(self, i));
         if (left == 0) continue;
-        input->lanes[input->lane_count++] = (qr_plan_lane_t){request_of(self, lane_of(self, i)->request)->order, i, left};
+        input->lanes[input->lane_count++] = (qr_plan_lane_t){lane_of(self, i)->order, i, left};
     }
 }
 
 /* Columns of a batch_run while it is put together. */
 typedef struct columns {
-    uint64_t lanes[QR_LANES_MAX], copy_sources[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX], copy_targets[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX];
+    uint64_t lanes[QR_LANES_MAX], copy_sources[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX],
+        copy_targets[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX];
     uint32_t starts[QR_LANES_MAX], row_counts[QR_LANES_MAX], flags[QR_LANES_MAX];
     uint32_t copy_rows[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX], copy_groups[QR_LANES_MAX * QR_SCHEDULER_COPIES_MAX];
     uint32_t tokens[QR_BATCH_ROWS_MAX];
@@ -574,8 +588,10 @@ static void add_rows(scheduler_t *self, columns_t *columns, entry_t *entry, lane
     columns->starts[i] = start;
     columns->row_counts[i] = rows;
     columns->flags[i] = start + rows >= lane->prompt ? QR_ROW_SAMPLE | (r->logprobs ? QR_ROW_LOGPROB : 0) : 0;
-    if (start < lane->prompt) qr_copy(columns->tokens + columns->row_count, tokens_of(self) + r->token_at + start, rows * sizeof(uint32_t));
-    else columns->tokens[columns->row_count] = lane->rows_done < start || QR_MUTANT(156) ? QR_TOKEN_PREVIOUS : lane->pending;
+    if (start < lane->prompt)
+        qr_copy(columns->tokens + columns->row_count, tokens_of(self) + r->token_at + start, rows * sizeof(uint32_t));
+    else
+        columns->tokens[columns->row_count] = lane->rows_done < start || QR_MUTANT(156) ? QR_TOKEN_PREVIOUS : lane->pending;
     columns->row_count += rows;
     *entry = (entry_t){lane_index(self, lane), start, rows, 0};
     lane->rows_sent += rows;
@@ -665,7 +681,8 @@ static void commit_rows(scheduler_t *self, harvest_t *h, const entry_t *entry, l
     qr_assert(lane->rows_done == entry->start);
     if (entry->start < lane->prompt)
         qr_copy(h->tokens + h->token_count, tokens_of(self) + r->token_at + entry->start, entry->rows * sizeof(uint32_t));
-    else h->tokens[h->token_count] = QR_MUTANT(164) ? 0 : lane->pending;
+    else
+        h->tokens[h->token_count] = QR_MUTANT(164) ? 0 : lane->pending;
     h->routes[i] = lane->route;
     h->rows[i] = end;
     h->counts[i] = entry->rows;
@@ -747,8 +764,10 @@ static void batch_leave(const call_t *call, const batch_t *batch, const uint32_t
     scheduler_t *self = call->self;
     for (uint32_t i = 0; i < batch->lane_count; i++) {
         lane_t *lane = lane_of(self, batch->entries[i].lane);
-        if (finishes[i]) request_end(call, request_of(self, lane->request), finishes[i], errors[i]);
-        else lane_try_close(call, lane);
+        if (finishes[i])
+            request_end(call, request_of(self, lane->request), finishes[i], errors[i]);
+        else
+            lane_try_close(call, lane);
     }
 }
 
@@ -792,7 +811,8 @@ static void on_window_pages(const call_t *call, const qr_window_pages_t *pages)
 {
     scheduler_t *self = call->self;
     windows_t w = windows_of(self);
-    qr_assert(pages->groups.count == pages->routes.count && pages->blocks.count == pages->routes.count && pages->pages.count == pages->routes.count);
+    qr_assert(pages->groups.count == pages->routes.count && pages->blocks.count == pages->routes.count &&
+              pages->pages.count == pages->routes.count);
     for (uint64_t i = 0; i < pages->routes.count; i++) {
         lane_t *lane = lane_find_route(self, pages->routes.data[i]);
         uint32_t group = pages->groups.data[i], block = pages->blocks.data[i];
@@ -813,16 +833,20 @@ static void on_lane_opened(const call_t *call, const qr_lane_opened_t *opened)
         qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_lane_opened, opened->lane, 0);
         return;
     }
-    if (lane->state == LANE_OPENING && opened->reason == 0) lane->state = LANE_RUNNING;
-    else if (lane->state == LANE_OPENING) request_end(call, request_of(call->self, lane->request), QR_FINISH_ERROR, opened->reason);
+    if (lane->state == LANE_OPENING && opened->reason == 0)
+        lane->state = LANE_RUNNING;
+    else if (lane->state == LANE_OPENING)
+        request_end(call, request_of(call->self, lane->request), QR_FINISH_ERROR, opened->reason);
     lane_answered(call->self, lane, AWAIT_OPENED);
 }
 
 static void on_lane_closed(const call_t *call, const qr_lane_closed_t *closed)
 {
     lane_t *lane = lane_find(call->self, closed->lane);
-    if (lane && (lane->awaiting & AWAIT_CLOSED)) lane_answered(call->self, lane, AWAIT_CLOSED);
-    else qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_lane_closed, closed->lane, 0);
+    if (lane && (lane->awaiting & AWAIT_CLOSED))
+        lane_answered(call->self, lane, AWAIT_CLOSED);
+    else
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_lane_closed, closed->lane, 0);
 }
 
 static void on_route_released(const call_t *call, const qr_route_released_t *released)
@@ -909,7 +933,8 @@ static void on_submit(const call_t *call, const qr_submit_t *submit)
     uint32_t reason = open ? QR_E_IN_USE : submit_reason(call, submit);
     qr_ended_t ended = {.request_id = submit->request_id, .attempt = submit->attempt, .finish = QR_FINISH_REFUSED, .error = reason};
     if (reason) {
-        qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_refused, submit->request_id, reason, submit->tokens.count, self->request_count);
+        qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_refused, submit->request_id, reason, submit->tokens.count,
+                       self->request_count);
         qr_send(call->outbox, self->worker, ended, &ended);
         return;
     }
@@ -977,7 +1002,8 @@ static void end_due(const call_t *call)
             qr_outbox_alarm(call->outbox, call->now_us);
             return;
         }
-        request_end(call, r, r->state == REQUEST_PLACED ? QR_FINISH_ERROR : QR_FINISH_REFUSED, self->stop_by ? QR_E_DRAINING : QR_E_DEADLINE);
+        request_end(call, r, r->state == REQUEST_PLACED ? QR_FINISH_ERROR : QR_FINISH_REFUSED,
+                    self->stop_by ? QR_E_DRAINING : QR_E_DEADLINE);
     }
 }
 
@@ -1007,12 +1033,18 @@ static void on_metrics_read(const call_t *call, uint64_t from)
 #include "messages/metric.def"
     };
     const uint64_t pairs[][2] = {
-        {ID_prompt_tokens_total, self->prompt_tokens},   {ID_cached_tokens_total, self->cached_tokens},
-        {ID_computed_tokens_total, self->computed_tokens}, {ID_generated_tokens_total, self->generated_tokens},
-        {ID_lanes_open, self->lanes_used},               {ID_queue_requests, self->queue_count},
-        {ID_batches_total, self->batches_done},          {ID_batches_failed_total, self->batches_failed},
-        {ID_lanes_failed_total, self->lanes_failed},     {ID_decode_rows_total, self->decode_rows},
-        {ID_prefill_rows_total, self->prefill_rows},     {ID_void_rows_total, self->void_rows},
+        {ID_prompt_tokens_total, self->prompt_tokens},
+        {ID_cached_tokens_total, self->cached_tokens},
+        {ID_computed_tokens_total, self->computed_tokens},
+        {ID_generated_tokens_total, self->generated_tokens},
+        {ID_lanes_open, self->lanes_used},
+        {ID_queue_requests, self->queue_count},
+        {ID_batches_total, self->batches_done},
+        {ID_batches_failed_total, self->batches_failed},
+        {ID_lanes_failed_total, self->lanes_failed},
+        {ID_decode_rows_total, self->decode_rows},
+        {ID_prefill_rows_total, self->prefill_rows},
+        {ID_void_rows_total, self->void_rows},
     };
     _Static_assert(QR_COUNT(pairs) <= METRICS, "room for every metric");
     for (; count < QR_COUNT(pairs); count++) {
@@ -1024,10 +1056,7 @@ static void on_metrics_read(const call_t *call, uint64_t from)
 
 /* ---- the actor ------------------------------------------------------------------------------------------------------------------- */
 
-static uint32_t context_of(const qr_given_t *given)
-{
-    return given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX;
-}
+static uint32_t context_of(const qr_given_t *given) { return given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX; }
 
 static uint64_t tokens_max_of(const qr_given_t *given)
 {
@@ -1168,7 +1197,7 @@ static void check_lane(const scheduler_t *self, uint32_t index)
             voids += entry->dropped;
             rows += entry->dropped ? 0 : entry->rows;
         }
-    qr_assert(lane->in_flight == in_flight && lane->voids == voids); /* I4 */
+    qr_assert(lane->in_flight == in_flight && lane->voids == voids);                        /* I4 */
     qr_assert(in_flight == 0 || lane->state == LANE_RUNNING || lane->state == LANE_ENDING); /* I5 */
     qr_assert(lane->state != LANE_ENDING || in_flight > 0);
     if (lane->state == LANE_RUNNING || lane->state == LANE_OPENING) {
@@ -1177,7 +1206,8 @@ static void check_lane(const scheduler_t *self, uint32_t index)
         qr_assert(lane->rows_done <= lane->rows_sent && lane->rows_sent <= lane->rows_total); /* I6 */
         qr_assert(lane->rows_sent - lane->rows_done == rows);
         qr_assert(lane->draws == (lane->rows_done >= lane->prompt ? lane->rows_done - lane->prompt + 1 : 0));
-    } else if (lane->state != LANE_RESERVED) qr_assert(lane->request == NONE);
+    } else if (lane->state != LANE_RESERVED)
+        qr_assert(lane->request == NONE);
     qr_assert((lane->state == LANE_RESERVED) == (self->asked_lane == index));
 }
 

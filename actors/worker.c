@@ -30,14 +30,14 @@ enum { CANCEL_NONE, CANCEL_DUE, CANCEL_SENT };
 
 typedef struct record {
     uint64_t request_id, queue_us, prefill_us;
-    uint32_t attempt, state, router;    /* router: index into routers */
-    uint32_t dropped;                   /* 1: nobody wants to hear of it any more */
+    uint32_t attempt, state, router; /* router: index into routers */
+    uint32_t dropped;                /* 1: nobody wants to hear of it any more */
     uint32_t cancel, cancel_finish;
-    uint32_t first, head, acked, sent;  /* generated indexes: of the attempt's first token, one past the newest, acked, in the open ask */
-    uint32_t in_ask, finish_sent;       /* named in the open ask; its end too */
+    uint32_t first, head, acked, sent; /* generated indexes: of the attempt's first token, one past the newest, acked, in the open ask */
+    uint32_t in_ask, finish_sent;      /* named in the open ask; its end too */
     uint32_t finish, error, cached_tokens;
-    uint32_t prompt, pages;             /* tokens that wait for a first token; pages it may need */
-    uint32_t place;                     /* in `open` */
+    uint32_t prompt, pages; /* tokens that wait for a first token; pages it may need */
+    uint32_t place;         /* in `open` */
 } record_t;
 
 typedef struct router {
@@ -407,8 +407,10 @@ static void ask_over(worker_t *self, uint32_t index, bool answered)
         if (r->router != index) continue;
         bool unknown = answered && r->in_ask == 1;
         r->in_ask = 0;
-        if (unknown) record_drop(self, r);
-        else record_try_free(self, r);
+        if (unknown)
+            record_drop(self, r);
+        else
+            record_try_free(self, r);
     }
     if (router->requests == 0) router->address = 0;
 }
@@ -559,7 +561,8 @@ static void on_probe_done(const call_t *call, const qr_probe_done_t *done)
     }
     probe_t *probe = &self->probes[done->probe_id];
     probe->open = 0;
-    if (!probe->gone) qr_send(call->outbox, probe->router, probe_done, (&(qr_probe_done_t){.probe_id = probe->probe_id, .reason = done->reason}));
+    if (!probe->gone)
+        qr_send(call->outbox, probe->router, probe_done, (&(qr_probe_done_t){.probe_id = probe->probe_id, .reason = done->reason}));
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------------------------- */
@@ -572,7 +575,8 @@ static void on_start(const call_t *call, const qr_message_t *message)
     self->state = QR_STATE_READY;
     for (uint64_t i = 0; i < start->partners.count; i++) {
         uint64_t partner = start->partners.data[i];
-        if (qr_address_role(partner) == QR_ROLE_heartbeat && qr_address_node(partner) == qr_address_node(self->address)) self->heartbeat = partner;
+        if (qr_address_role(partner) == QR_ROLE_heartbeat && qr_address_node(partner) == qr_address_node(self->address))
+            self->heartbeat = partner;
     }
     qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_started, 0, self->epoch, self->records_max, 0);
     qr_send(call->outbox, message->from, ready, (&(qr_ready_t){.reason = 0}));
@@ -604,13 +608,15 @@ static void answer_life(const call_t *call)
         if (self->open_count == 0 || call->now_us >= self->drain_until_us) {
             qr_send(call->outbox, self->drain_by, drained, (&(qr_drained_t){.open_count = self->open_count}));
             self->drain_by = 0;
-        } else qr_outbox_alarm(call->outbox, self->drain_until_us);
+        } else
+            qr_outbox_alarm(call->outbox, self->drain_until_us);
     }
     if (self->stop_by) {
         if (self->running_count == 0 || call->now_us >= self->stop_until_us) {
             qr_send(call->outbox, self->stop_by, stopped, (&(qr_stopped_t){.reason = self->running_count ? QR_E_DEADLINE : 0}));
             self->stop_by = 0;
-        } else qr_outbox_alarm(call->outbox, self->stop_until_us);
+        } else
+            qr_outbox_alarm(call->outbox, self->stop_until_us);
     }
 }
 
@@ -625,7 +631,8 @@ static void on_metrics_read(const call_t *call, uint64_t from)
     qr_send(call->outbox, from, metrics, (&(qr_metrics_t){.ids = {&id, 1}, .values = {&value, 1}}));
 }
 
-/* ---- the actor ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the actor ------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Offsets of the tables; returns the bytes of the whole block. `self` may be NULL. */
 static uint64_t lay_out(worker_t *self, const qr_given_t *given)
@@ -687,7 +694,8 @@ static void worker_handle(void *block, const qr_given_t *given, const qr_message
     answer_life(&call);
 }
 
-/* ---- check and print --------------------------------------------------------------------------------------------------------------------- */
+/* ---- check and print
+ * --------------------------------------------------------------------------------------------------------------------- */
 
 static void worker_check(const void *block, const qr_given_t *given)
 {
@@ -706,7 +714,7 @@ static void worker_check(const void *block, const qr_given_t *given)
         requests[r->router]++;
         qr_assert(open_of(self)[r->place] == i);
         qr_assert(r->first <= r->acked && r->acked <= r->head && r->head - r->acked <= QR_WORKER_UNACKED_MAX); /* W2 */
-        qr_assert(!r->in_ask || self->routers[r->router].ask_open);                                           /* W3 */
+        qr_assert(!r->in_ask || self->routers[r->router].ask_open);                                            /* W3 */
         qr_assert(r->cancel != CANCEL_DUE || r->state == RECORD_RUNNING);
     }
     qr_assert(open == self->open_count && running == self->running_count && due == self->cancels_due); /* W5 */

@@ -48,8 +48,8 @@ typedef struct asked {
     uint32_t lane_count, row_count, copy_count, window_count;
     uint32_t lanes[QR_LANES_MAX], starts[QR_LANES_MAX], counts[QR_LANES_MAX], flags[QR_LANES_MAX];
     copy_t copies[QR_EXECUTOR_COPIES_MAX];
-    uint32_t *tokens;    /* [rows_max] */
-    window_t *windows;   /* [windows_max] */
+    uint32_t *tokens;  /* [rows_max] */
+    window_t *windows; /* [windows_max] */
 } asked_t;
 
 typedef struct executor {
@@ -66,11 +66,11 @@ typedef struct executor {
     uint32_t copy_from[QR_GROUPS_MAX][QR_EXECUTOR_COPIES_MAX], copy_to[QR_GROUPS_MAX][QR_EXECUTOR_COPIES_MAX];
     uint32_t copy_rows[QR_GROUPS_MAX][QR_EXECUTOR_COPIES_MAX];
     /* memory behind this struct */
-    uint32_t *tables;                 /* [lanes_max][group_count][blocks_max] physical pages, NO_PAGE */
-    uint32_t *tokens, *positions;     /* [rows_max] of the running batch */
-    uint32_t *pages[QR_GROUPS_MAX];   /* [lanes_max * blocks_max] */
-    int32_t *slots[QR_GROUPS_MAX];    /* [rows_max] */
-    void *scratch;                    /* of the sampler */
+    uint32_t *tables;               /* [lanes_max][group_count][blocks_max] physical pages, NO_PAGE */
+    uint32_t *tokens, *positions;   /* [rows_max] of the running batch */
+    uint32_t *pages[QR_GROUPS_MAX]; /* [lanes_max * blocks_max] */
+    int32_t *slots[QR_GROUPS_MAX];  /* [rows_max] */
+    void *scratch;                  /* of the sampler */
 } executor_t;
 
 static uint64_t clock_us(void)
@@ -162,9 +162,12 @@ static void on_lane_close(executor_t *self, const qr_message_t *message, qr_outb
 {
     uint32_t lane = lane_find(self, message->body.lane_close.lane);
     qr_lane_closed_t closed = {.lane = message->body.lane_close.lane};
-    if (lane == UINT32_MAX) closed.reason = QR_E_STALE;
-    else if (lane_is_queued(self, lane)) closed.reason = QR_E_IN_USE;
-    else self->lanes[lane].handle = 0;
+    if (lane == UINT32_MAX)
+        closed.reason = QR_E_STALE;
+    else if (lane_is_queued(self, lane))
+        closed.reason = QR_E_IN_USE;
+    else
+        self->lanes[lane].handle = 0;
     qr_send(outbox, message->from, lane_closed, &closed);
 }
 
@@ -173,7 +176,8 @@ static void on_lane_close(executor_t *self, const qr_message_t *message, qr_outb
 static bool columns_agree(const executor_t *self, const qr_batch_run_t *run)
 {
     uint64_t lanes = run->lanes.count, rows = 0, copies = run->copy_sources.count, windows = run->window_lanes.count;
-    if (lanes == 0 || lanes > self->lanes_max || run->starts.count != lanes || run->row_counts.count != lanes || run->flags.count != lanes) return false;
+    if (lanes == 0 || lanes > self->lanes_max || run->starts.count != lanes || run->row_counts.count != lanes || run->flags.count != lanes)
+        return false;
     for (uint64_t i = 0; i < lanes; i++) {
         uint64_t count = run->row_counts.data[i];
         if (count == 0 || count > self->rows_max || run->starts.data[i] + count > self->context) return false;
@@ -181,7 +185,8 @@ static bool columns_agree(const executor_t *self, const qr_batch_run_t *run)
         rows += count;
     }
     if (rows > self->rows_max || run->tokens.count != rows) return false;
-    if (copies > QR_EXECUTOR_COPIES_MAX || run->copy_targets.count != copies || run->copy_rows.count != copies || run->copy_groups.count != copies)
+    if (copies > QR_EXECUTOR_COPIES_MAX || run->copy_targets.count != copies || run->copy_rows.count != copies ||
+        run->copy_groups.count != copies)
         return false;
     return windows <= self->windows_max && run->window_groups.count == windows && run->window_blocks.count == windows &&
            run->window_pages.count == windows;
@@ -192,7 +197,8 @@ static bool references_fit(const executor_t *self, const qr_given_t *given, cons
     uint32_t copies[QR_GROUPS_MAX] = {0};
     for (uint64_t i = 0; i < run->copy_sources.count; i++) {
         uint32_t group = run->copy_groups.data[i];
-        if (group >= self->group_count || ++copies[group] > self->lanes_max * COPIES_PER_LANE || run->copy_rows.data[i] > self->page_tokens) return false;
+        if (group >= self->group_count || ++copies[group] > self->lanes_max * COPIES_PER_LANE || run->copy_rows.data[i] > self->page_tokens)
+            return false;
         uint32_t pages = given->layout.groups[group].pages;
         if (qr_handle_index(run->copy_sources.data[i]) >= pages || qr_handle_index(run->copy_targets.data[i]) >= pages) return false;
     }
@@ -376,7 +382,8 @@ static void draw(executor_t *self, const qr_given_t *given, uint32_t place, uint
     const float *logits = qr_decoder_logits(given->decoder, logit);
     uint32_t position = asked->starts[place] + asked->counts[place];
     float logprob = 0;
-    uint32_t token = qr_sampler_draw(&lane->sampling, logits, self->vocabulary, position, 0, self->scratch, lane->logprobs ? &logprob : NULL);
+    uint32_t token =
+        qr_sampler_draw(&lane->sampling, logits, self->vocabulary, position, 0, self->scratch, lane->logprobs ? &logprob : NULL);
     if (token >= self->vocabulary || !is_finite(logits[token])) {
         lane_fails(self, place, QR_E_NUMERIC);
         return;
@@ -491,12 +498,10 @@ static uint64_t warm_up(executor_t *self, const qr_given_t *given, qr_outbox_t *
     return 0;
 }
 
-/* ---- the actor ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the actor
+ * ---------------------------------------------------------------------------------------------------------------------------- */
 
-static uint32_t context_of(const qr_given_t *given)
-{
-    return given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX;
-}
+static uint32_t context_of(const qr_given_t *given) { return given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX; }
 
 /* Tokens that may be asked for and drawn: rows of the matrix that have no token are never looked at. */
 static uint32_t vocabulary_of(const qr_given_t *given)

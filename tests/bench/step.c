@@ -33,7 +33,9 @@ static qr_outbox_t outbox;
 static qr_message_t messages[2048];
 static uint8_t outbox_bytes[QR_OUTBOX_BYTES] __attribute__((aligned(64))), arena_bytes[1 << 21] __attribute__((aligned(64)));
 static uint8_t frames[FRAME_BYTES];
-static struct { uint32_t at, bytes; } queue[FRAMES];
+static struct {
+    uint32_t at, bytes;
+} queue[FRAMES];
 static uint32_t queue_head, queue_tail, frame_at;
 static uint64_t encode_ns, decode_ns, message_count, batch_count, drawn_count;
 
@@ -72,14 +74,15 @@ static void answer(const qr_message_t *m)
             drawn_count += run->flags.data[i] & QR_ROW_SAMPLE;
         }
         batch_count++;
-        POST(m->to, m->from, batch_done, .batch = run->batch, .lanes = run->lanes, .statuses = {zeros, run->lanes.count}, .tokens = {tokens, run->lanes.count},
-             .logprob_bits = {zeros, run->lanes.count}, .step_us = 5000);
+        POST(m->to, m->from, batch_done, .batch = run->batch, .lanes = run->lanes, .statuses = {zeros, run->lanes.count},
+             .tokens = {tokens, run->lanes.count}, .logprob_bits = {zeros, run->lanes.count}, .step_us = 5000);
         break;
     }
     case QR_MESSAGE_tokens: {
         const qr_tokens_t *t = &m->body.tokens;
         for (uint64_t i = 0; i < t->request_ids.count; i++) indexes[i] = t->indexes.data[i] + t->counts.data[i];
-        POST(m->to, m->from, tokens_taken, .request_ids = t->request_ids, .attempts = t->attempts, .indexes = {indexes, t->request_ids.count});
+        POST(m->to, m->from, tokens_taken, .request_ids = t->request_ids, .attempts = t->attempts,
+             .indexes = {indexes, t->request_ids.count});
         break;
     }
     default: break;

@@ -63,9 +63,9 @@ typedef struct group {
     void (*batch_seen)(struct group *group, const fake_batch_t *batch);
     uint8_t flags[VOCABULARY];
     const qr_actor_class_t *executor; /* NULL: the device of the mind; else a real executor, whose tokens the test compares itself */
-    uint32_t temperature_bits; /* of every offer; the seed is a number of the prompt */
-    bool hold_batches; /* the executor sits on what it has */
-    uint32_t alarms;   /* in a row; an alarm armed in the past would starve everybody */
+    uint32_t temperature_bits;        /* of every offer; the seed is a number of the prompt */
+    bool hold_batches;                /* the executor sits on what it has */
+    uint32_t alarms;                  /* in a row; an alarm armed in the past would starve everybody */
 } group_t;
 
 /* ---- the device ------------------------------------------------------------------------------------------------------------ */
@@ -114,8 +114,8 @@ static inline uint32_t fake_draw(group_t *g, const fake_lane_t *lane, uint32_t p
     return (uint32_t)(sum % VOCABULARY);
 }
 
-
-static inline void fake_rows(group_t *g, const fake_batch_t *b, uint32_t i, uint32_t row, bool garbage, uint32_t *ret_status, uint32_t *ret_token)
+static inline void fake_rows(group_t *g, const fake_batch_t *b, uint32_t i, uint32_t row, bool garbage, uint32_t *ret_status,
+                             uint32_t *ret_token)
 {
     fake_lane_t *lane = fake_lane(g, b->lanes[i]);
     *ret_status = 0;
@@ -125,8 +125,10 @@ static inline void fake_rows(group_t *g, const fake_batch_t *b, uint32_t i, uint
         if (token == QR_TOKEN_PREVIOUS) token = lane->last_token;
         for (uint32_t k = 0; k < g->given->layout.group_count; k++) {
             uint64_t *word = word_at(g, lane, k, position);
-            if (word == NULL) *ret_status = QR_E_PROTOCOL;
-            else *word = garbage ? qr_prng_next(&g->pump.prng) : word_of(token, position, k);
+            if (word == NULL)
+                *ret_status = QR_E_PROTOCOL;
+            else
+                *word = garbage ? qr_prng_next(&g->pump.prng) : word_of(token, position, k);
         }
     }
     if (garbage) return;
@@ -144,10 +146,12 @@ static inline void fake_run(group_t *g)
     if (g->batch_seen) g->batch_seen(g, b);
     for (uint32_t i = 0; i < b->window_count; i++)
         if (g->lanes[qr_handle_index(b->window_lanes[i])].handle == b->window_lanes[i]) /* else it closed since, and another may be there */
-            g->lanes[qr_handle_index(b->window_lanes[i])].table[b->window_groups[i]][b->window_blocks[i]] = qr_handle_index(b->window_pages[i]);
+            g->lanes[qr_handle_index(b->window_lanes[i])].table[b->window_groups[i]][b->window_blocks[i]] =
+                qr_handle_index(b->window_pages[i]);
     for (uint32_t i = 0; i < b->copy_count; i++)
         for (uint32_t r = 0; r < b->copy_rows[i]; r++)
-            g->words[b->copy_groups[i]][qr_handle_index(b->copy_targets[i])][r] = g->words[b->copy_groups[i]][qr_handle_index(b->copy_sources[i])][r];
+            g->words[b->copy_groups[i]][qr_handle_index(b->copy_targets[i])][r] =
+                g->words[b->copy_groups[i]][qr_handle_index(b->copy_sources[i])][r];
     for (uint32_t i = 0; i < b->lane_count; row += b->counts[i++]) {
         fake_rows(g, b, i, row, fails, &statuses[i], &tokens[i]);
         if (!fails && g->lane_fail_one_in && qr_prng_one_in(&g->pump.prng, g->lane_fail_one_in)) {
@@ -157,10 +161,12 @@ static inline void fake_run(group_t *g)
     }
     g->batches++;
     g->failed += fails;
-    if (fails) PUMP_SEND(&g->pump, EXECUTOR, SCHEDULER, batch_failed, .batch = b->id, .reason = QR_E_DEVICE);
+    if (fails)
+        PUMP_SEND(&g->pump, EXECUTOR, SCHEDULER, batch_failed, .batch = b->id, .reason = QR_E_DEVICE);
     else
-        PUMP_SEND(&g->pump, EXECUTOR, SCHEDULER, batch_done, .batch = b->id, .lanes = {b->lanes, b->lane_count}, .statuses = {statuses, b->lane_count},
-                  .tokens = {tokens, b->lane_count}, .logprob_bits = {logprobs, b->lane_count}, .step_us = g->step_us);
+        PUMP_SEND(&g->pump, EXECUTOR, SCHEDULER, batch_done, .batch = b->id, .lanes = {b->lanes, b->lane_count},
+                  .statuses = {statuses, b->lane_count}, .tokens = {tokens, b->lane_count}, .logprob_bits = {logprobs, b->lane_count},
+                  .step_us = g->step_us);
     g->queue[0] = g->queue[1];
     g->queued--;
 }
@@ -240,7 +246,9 @@ static inline void place_ended(group_t *g, place_t *p)
     case QR_FINISH_CANCELLED: assert_true(p->cancelled); break;
     case QR_FINISH_REFUSED: assert_true(p->error != 0 && p->generated == 0); break;
     case QR_FINISH_ERROR:
-        if ((p->error == QR_E_NUMERIC && g->lane_fail_one_in) || (p->error == QR_E_DEVICE && g->fail_one_in) || p->error == QR_E_SWITCH_ROWS) break;
+        if ((p->error == QR_E_NUMERIC && g->lane_fail_one_in) || (p->error == QR_E_DEVICE && g->fail_one_in) ||
+            p->error == QR_E_SWITCH_ROWS)
+            break;
         fail_msg("request %u ended with error %u after %u tokens", (unsigned)p->request_id, p->error, p->generated);
         break;
     default: fail_msg("finish %u", p->finish);
@@ -336,10 +344,7 @@ static inline group_t *group_new(uint32_t lanes, uint32_t pages, uint32_t page_t
 }
 
 /* Lets a real executor work; false when it is idle. */
-static inline bool group_work(group_t *g)
-{
-    return pump_work(&g->pump, pump_find(&g->pump, EXECUTOR)) != QR_NEVER_US;
-}
+static inline bool group_work(group_t *g) { return pump_work(&g->pump, pump_find(&g->pump, EXECUTOR)) != QR_NEVER_US; }
 
 static inline void group_start(group_t *g, uint64_t seed)
 {
@@ -413,7 +418,8 @@ static inline void group_run(group_t *g)
 }
 
 /* Offers a request and returns its record. */
-static inline place_t *group_offer(group_t *g, uint64_t router, const uint32_t *tokens, uint32_t count, uint32_t max_tokens, uint32_t priority)
+static inline place_t *group_offer(group_t *g, uint64_t router, const uint32_t *tokens, uint32_t count, uint32_t max_tokens,
+                                   uint32_t priority)
 {
     qr_assert(g->place_count < g->place_capacity && count + max_tokens <= PLACE_TOKENS);
     place_t *p = &g->places[g->place_count++];
@@ -422,9 +428,9 @@ static inline place_t *group_offer(group_t *g, uint64_t router, const uint32_t *
     p->prompt_count = p->known = count;
     p->max_tokens = max_tokens;
     qr_copy(p->tokens, tokens, count * sizeof *tokens);
-    PUMP_SEND(&g->pump, router, WORKER, offer, .request_id = p->request_id, .attempt = 1, .generated_from = count, .tokens = {tokens, count},
-              .max_tokens = max_tokens, .priority = priority, .temperature_bits = g->temperature_bits, .top_p_bits = 0x3f800000,
-              .seed = tokens[0] * 1000003ull + count);
+    PUMP_SEND(&g->pump, router, WORKER, offer, .request_id = p->request_id, .attempt = 1, .generated_from = count,
+              .tokens = {tokens, count}, .max_tokens = max_tokens, .priority = priority, .temperature_bits = g->temperature_bits,
+              .top_p_bits = 0x3f800000, .seed = tokens[0] * 1000003ull + count);
     return p;
 }
 

@@ -52,41 +52,48 @@ static void random_offers(group_t *g, qr_prng_t *prng, uint32_t count)
     }
 }
 
-/* Random worlds: shared and private prefixes, cancels, failing batches and lanes, small pools, windows. */
-static void run_worlds(uint32_t worlds, uint32_t window)
+/* Random worlds: shared and private prefixes, cancels, failing batches and lanes, small pools, windows of several widths. */
+static void run_world(uint64_t seed, bool windowed)
+{
+    static const uint32_t pages[] = {4, 8, 16}, windows[] = {10, 1, 3, 24, 64}, waits[] = {4, 0, 1, 16};
+    qr_prng_t prng;
+    qr_prng_init(&prng, seed * 77 + windowed);
+    uint32_t page = pages[qr_prng_below(&prng, 3)], tile = (uint32_t)qr_prng_between(&prng, 1, 24);
+    uint32_t pool = (uint32_t)qr_prng_between(&prng, 112 / page + 2, 600 / page), lanes = (uint32_t)qr_prng_between(&prng, 1, 8);
+    group_t *g = group_new(lanes, pool, page, 112, tile, windowed ? windows[seed % 5] : 0);
+    g->given->params.wait_rows = waits[seed % 4];
+    if (seed % 3 == 1) g->fail_one_in = (uint32_t)qr_prng_between(&prng, 3, 30);
+    if (seed % 4 == 1) g->lane_fail_one_in = 60;
+    group_start(g, seed);
+    random_offers(g, &prng, 120);
+    group_run(g);
+    if (group_metric(g, SCHEDULER, METRIC_LANES) || group_metric(g, SCHEDULER, METRIC_QUEUE))
+        fail_msg("world %u: something never ended", (unsigned)seed);
+    group_all_over(g);
+    group_destroy(g);
+}
+
+static void run_worlds(uint32_t worlds, bool windowed)
 {
     const char *first = getenv("WORLD"); /* one world, or more of them: WORLD=17 or WORLD=1-5000 */
     const char *most = first ? strchr(first, '-') : NULL;
     uint64_t begin = first ? strtoull(first, NULL, 10) : 1, end = most ? strtoull(most + 1, NULL, 10) : first ? begin : worlds;
     for (uint64_t seed = begin; seed <= end; seed++) {
-        qr_prng_t prng;
         printf("world %u\n", (unsigned)seed); /* the last one printed is the one that failed */
-        qr_prng_init(&prng, seed * 77 + window);
-        static const uint32_t pages[] = {4, 8, 16};
-        uint32_t page = pages[qr_prng_below(&prng, 3)], tile = (uint32_t)qr_prng_between(&prng, 1, 24);
-        uint32_t pool = (uint32_t)qr_prng_between(&prng, 112 / page + 2, 600 / page), lanes = (uint32_t)qr_prng_between(&prng, 1, 8);
-        group_t *g = group_new(lanes, pool, page, 112, tile, window);
-        if (seed % 3 == 1) g->fail_one_in = (uint32_t)qr_prng_between(&prng, 3, 30);
-        if (seed % 4 == 1) g->lane_fail_one_in = 60;
-        group_start(g, seed);
-        random_offers(g, &prng, 120);
-        group_run(g);
-        if (group_metric(g, SCHEDULER, METRIC_LANES) || group_metric(g, SCHEDULER, METRIC_QUEUE)) fail_msg("seed %u: something never ended", (unsigned)seed);
-        group_all_over(g);
-        group_destroy(g);
+        run_world(seed, windowed);
     }
 }
 
 static void test_random_worlds(void **state)
 {
     (void)state;
-    run_worlds(60, 0);
+    run_worlds(60, false);
 }
 
 static void test_random_worlds_with_a_window(void **state)
 {
     (void)state;
-    run_worlds(40, 10);
+    run_worlds(60, true);
 }
 
 /* PM-07 Two requests each hold part of the pool and wait for the other: whole projections are reserved or nothing. */
@@ -103,7 +110,7 @@ static void pm_07(uint32_t first_rows, uint32_t second_rows, uint32_t first_page
     for (uint32_t i = 0; i < 200; i++) group_turn(g);
     assert_int_equal(group_metric(g, SCHEDULER, METRIC_LANES), 1); /* the second holds nothing */
     assert_int_equal(group_metric(g, SCHEDULER, METRIC_QUEUE), 1);
-    assert_int_equal(group_metric(g, PAGES, 48), 1);               /* one route */
+    assert_int_equal(group_metric(g, PAGES, 48), 1); /* one route */
     assert_int_equal(group_metric(g, PAGES, 41), 7 - first_pages);
     g->hold_batches = false;
     group_run(g);

@@ -24,7 +24,8 @@ static group_t *real_new(const world_t *w, uint64_t seed, uint32_t temperature_b
 {
     group_t *g = group_new(w->lanes, w->pages, w->page_tokens, CONTEXT, w->tile, 0);
     char message[512] = "";
-    qr_decoder_config_t config = {.page_tokens = w->page_tokens, .rows_max = w->tile + w->lanes, .lanes_max = w->lanes, .context_tokens = CONTEXT, .poison = true};
+    qr_decoder_config_t config = {
+        .page_tokens = w->page_tokens, .rows_max = w->tile + w->lanes, .lanes_max = w->lanes, .context_tokens = CONTEXT, .poison = true};
     for (uint32_t k = 0; k < QR_GROUPS_MAX; k++) config.pages[k] = w->pages;
     int status = qr_decoder_new(model, &config, &g->given->decoder, message, sizeof message);
     if (status) fail_msg("%s", message);
@@ -116,8 +117,9 @@ static void run_model(uint32_t window)
     qr_device_t *device = device_new(QR_ISA_AUTO, 1);
     model_file_t file = model_file_tiny(&config);
     model = model_load(file.path, device);
-    static const world_t worlds[] = {
-        {.lanes = 8, .page_tokens = 8, .pages = 40, .tile = 7}, {.lanes = 3, .page_tokens = 16, .pages = 14, .tile = 64}, {.lanes = 8, .page_tokens = 32, .pages = 12, .tile = 1}};
+    static const world_t worlds[] = {{.lanes = 8, .page_tokens = 8, .pages = 40, .tile = 7},
+                                     {.lanes = 3, .page_tokens = 16, .pages = 14, .tile = 64},
+                                     {.lanes = 8, .page_tokens = 32, .pages = 12, .tile = 1}};
     for (uint32_t sampled = 0; sampled < 2; sampled++) {
         uint32_t temperature_bits = sampled ? 0x3f800000 : 0;
         make_prompts(5 + sampled);

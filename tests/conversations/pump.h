@@ -128,8 +128,10 @@ static inline void pump_send(pump_t *pump, uint64_t from, uint64_t to, uint16_t 
     letter->bytes = (size_t)bytes;
     memcpy(letter->data, pump->scratch, (size_t)bytes);
     uint32_t s = (uint32_t)(sender - pump->members);
-    if (receiver->last[s]) receiver->last[s]->next = letter;
-    else receiver->first[s] = letter;
+    if (receiver->last[s])
+        receiver->last[s]->next = letter;
+    else
+        receiver->first[s] = letter;
     receiver->last[s] = letter;
     pump->queued++;
 }

@@ -85,8 +85,8 @@ uint32_t qr_decoder_row_status(const qr_decoder_t *decoder, uint32_t row)
 size_t qr_sampler_scratch_bytes(uint32_t vocabulary) { return vocabulary; }
 
 /* Draws seed + position, so that a test sees both; writes a log probability if asked. */
-uint32_t qr_sampler_draw(const qr_sampling_t *sampling, const float *logits, uint32_t vocabulary, uint32_t position, uint32_t choice, void *scratch,
-                         float *ret_logprob)
+uint32_t qr_sampler_draw(const qr_sampling_t *sampling, const float *logits, uint32_t vocabulary, uint32_t position, uint32_t choice,
+                         void *scratch, float *ret_logprob)
 {
     (void)logits, (void)scratch;
     assert_int_equal(vocabulary, VOCABULARY);
@@ -135,8 +135,8 @@ static uint64_t open_lane(fixture_t *f, uint32_t index, uint64_t seed)
 {
     uint64_t pages[8], lane = qr_handle(index, 1);
     for (uint32_t i = 0; i < 4; i++) pages[i] = pages[4 + i] = qr_handle(index * 10 + i, 3);
-    SAY(f->e, SCHEDULER, lane_open, .lane = lane, .request_id = index, .attempt = 1, .generated_from = 3, .seed = seed, .logprobs = index & 1,
-        .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0), .pages = {pages, 8});
+    SAY(f->e, SCHEDULER, lane_open, .lane = lane, .request_id = index, .attempt = 1, .generated_from = 3, .seed = seed,
+        .logprobs = index & 1, .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0), .pages = {pages, 8});
     assert_int_equal(HEARD(f->e, lane_opened)->reason, 0);
     return lane;
 }
@@ -264,7 +264,7 @@ static void test_a_lane_fails_alone(void **state)
     SAY(f.e, SCHEDULER, batch_run, .batch = 5, .lanes = COLUMN64(a, b, c), .starts = COLUMN32(2, 9, 3), .row_counts = COLUMN32(2, 1, 1),
         .flags = COLUMN32(QR_ROW_SAMPLE, QR_ROW_SAMPLE, QR_ROW_SAMPLE), .tokens = COLUMN32(11, 12, 21, VOCABULARY));
     stand_work(f.e);
-    d.status[0] = QR_E_NUMERIC; /* lane a, its first row */
+    d.status[0] = QR_E_NUMERIC;            /* lane a, its first row */
     assert_true(d.tokens[3] < VOCABULARY); /* an id the vocabulary has not is never looked up */
     work_until_said(&f);
     const qr_batch_done_t *done = HEARD(f.e, batch_done);
@@ -319,9 +319,9 @@ static void test_window_pages_hold_from_their_batch_on(void **state)
     run(&f, 1, a, 16, 3); /* block 4 of group 1 is not there */
     work_until_said(&f);
     assert_int_equal(HEARD(f.e, batch_done)->statuses.data[0], QR_E_PROTOCOL);
-    SAY(f.e, SCHEDULER, batch_run, .batch = 2, .lanes = COLUMN64(a), .starts = COLUMN32(16), .row_counts = COLUMN32(1), .flags = COLUMN32(0),
-        .tokens = COLUMN32(3), .window_lanes = COLUMN64(a, 99), .window_groups = COLUMN32(1, 1), .window_blocks = COLUMN32(4, 4),
-        .window_pages = COLUMN64(qr_handle(33, 5), qr_handle(34, 5)));
+    SAY(f.e, SCHEDULER, batch_run, .batch = 2, .lanes = COLUMN64(a), .starts = COLUMN32(16), .row_counts = COLUMN32(1),
+        .flags = COLUMN32(0), .tokens = COLUMN32(3), .window_lanes = COLUMN64(a, 99), .window_groups = COLUMN32(1, 1),
+        .window_blocks = COLUMN32(4, 4), .window_pages = COLUMN64(qr_handle(33, 5), qr_handle(34, 5)));
     work_until_said(&f);
     assert_int_equal(HEARD(f.e, batch_done)->statuses.data[0], 0);
     assert_int_equal(d.slots[1][0], 33 * 4);
@@ -336,7 +336,8 @@ static void test_window_pages_of_a_closed_lane_reach_nobody(void **state)
     uint64_t a = open_lane(&f, 0, 7), b = open_lane(&f, 1, 9), pages[8];
     run(&f, 1, a, 3, 1);
     SAY(f.e, SCHEDULER, batch_run, .batch = 2, .lanes = COLUMN64(a), .starts = COLUMN32(4), .row_counts = COLUMN32(1), .flags = COLUMN32(0),
-        .tokens = COLUMN32(3), .window_lanes = COLUMN64(b), .window_groups = COLUMN32(1), .window_blocks = COLUMN32(2), .window_pages = COLUMN64(33));
+        .tokens = COLUMN32(3), .window_lanes = COLUMN64(b), .window_groups = COLUMN32(1), .window_blocks = COLUMN32(2),
+        .window_pages = COLUMN64(33));
     SAY(f.e, SCHEDULER, lane_close, .lane = b);
     assert_int_equal(HEARD(f.e, lane_closed)->reason, 0);
     for (uint32_t i = 0; i < 8; i++) pages[i] = i;
@@ -382,15 +383,19 @@ static void test_lanes_are_opened_and_closed_by_generation(void **state)
     (void)state;
     fixture_t f = set_up();
     uint64_t a = open_lane(&f, 0, 7), pages[8] = {0};
-    SAY(f.e, SCHEDULER, lane_open, .lane = qr_handle(0, 2), .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0), .pages = {pages, 8});
+    SAY(f.e, SCHEDULER, lane_open, .lane = qr_handle(0, 2), .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0),
+        .pages = {pages, 8});
     assert_int_equal(HEARD(f.e, lane_opened)->reason, QR_E_IN_USE);
-    SAY(f.e, SCHEDULER, lane_open, .lane = qr_handle(4, 1), .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0), .pages = {pages, 8});
+    SAY(f.e, SCHEDULER, lane_open, .lane = qr_handle(4, 1), .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0),
+        .pages = {pages, 8});
     assert_int_equal(HEARD(f.e, lane_opened)->reason, QR_E_LIMIT);
     pages[3] = qr_handle(40, 1); /* a page the pool has not */
-    SAY(f.e, SCHEDULER, lane_open, .lane = qr_handle(1, 1), .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0), .pages = {pages, 8});
+    SAY(f.e, SCHEDULER, lane_open, .lane = qr_handle(1, 1), .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(0, 0),
+        .pages = {pages, 8});
     assert_int_equal(HEARD(f.e, lane_opened)->reason, QR_E_LIMIT);
     pages[3] = 0;
-    SAY(f.e, SCHEDULER, lane_open, .lane = qr_handle(1, 1), .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(14, 0), .pages = {pages, 8});
+    SAY(f.e, SCHEDULER, lane_open, .lane = qr_handle(1, 1), .group_counts = COLUMN32(4, 4), .first_blocks = COLUMN32(14, 0),
+        .pages = {pages, 8});
     assert_int_equal(HEARD(f.e, lane_opened)->reason, QR_E_LIMIT); /* behind the context's end */
     SAY(f.e, SCHEDULER, lane_close, .lane = qr_handle(0, 9));
     assert_int_equal(HEARD(f.e, lane_closed)->reason, QR_E_STALE);
@@ -417,8 +422,15 @@ static void test_batches_are_checked_before_they_are_queued(void **state)
     (void)state;
     fixture_t f = set_up();
     uint64_t a = open_lane(&f, 0, 7);
-    const qr_batch_run_t good = {.batch = 1, .lanes = COLUMN64(a), .starts = COLUMN32(3), .row_counts = COLUMN32(1), .flags = COLUMN32(0),
-                                 .tokens = COLUMN32(1), .copy_sources = COLUMN64(1), .copy_targets = COLUMN64(2), .copy_rows = COLUMN32(4),
+    const qr_batch_run_t good = {.batch = 1,
+                                 .lanes = COLUMN64(a),
+                                 .starts = COLUMN32(3),
+                                 .row_counts = COLUMN32(1),
+                                 .flags = COLUMN32(0),
+                                 .tokens = COLUMN32(1),
+                                 .copy_sources = COLUMN64(1),
+                                 .copy_targets = COLUMN64(2),
+                                 .copy_rows = COLUMN32(4),
                                  .copy_groups = COLUMN32(0)};
     qr_batch_run_t b = good;
     b.lanes.count = 0;

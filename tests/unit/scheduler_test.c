@@ -121,7 +121,7 @@ static void test_one_request_end_to_end(void **state)
     done_one(&f, b2, lane, 72);
     assert_int_equal(HEARD(f.s, rows_committed)->rows.data[0], 11);
     assert_int_equal(HEARD(f.s, rows_committed)->tokens.data[0], 71); /* the row holds the token drawn before */
-    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0);                  /* the third token is known to be the last */
+    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0);                 /* the third token is known to be the last */
     done_one(&f, b3, lane, 73);
     const qr_ended_t *ended = HEARD(f.s, ended);
     assert_int_equal(ended->finish, QR_FINISH_LENGTH);
@@ -158,7 +158,8 @@ static void test_ignore_eos_goes_on(void **state)
 {
     (void)state;
     fixture_t f = set_up(2, 8);
-    SAY(f.s, WORKER, submit, .request_id = 5, .attempt = 1, .generated_from = 2, .tokens = COLUMN32(1, 2), .max_tokens = 4, .ignore_eos = 1);
+    SAY(f.s, WORKER, submit, .request_id = 5, .attempt = 1, .generated_from = 2, .tokens = COLUMN32(1, 2), .max_tokens = 4,
+        .ignore_eos = 1);
     grant(&f, 5, 0);
     uint64_t lane = open_lane(&f);
     done_one(&f, HEARD_NTH(f.s, batch_run, 0)->batch, lane, 99);
@@ -222,8 +223,9 @@ static void test_copies_ride_in_the_first_batch_and_again_after_a_failure(void *
     uint64_t pages[16] = {0};
     submit(&f, 5, 10, 7, 4);
     for (uint32_t i = 0; i < 16; i++) pages[i] = qr_handle(i, 1);
-    SAY(f.s, PAGES, pages_granted, .request_id = 5, .attempt = 1, .route = 9, .boundary = 6, .group_counts = COLUMN32(16), .first_blocks = COLUMN32(0),
-        .pages = {pages, 16}, .copy_sources = COLUMN64(40), .copy_targets = COLUMN64(41), .copy_rows = COLUMN32(2), .copy_groups = COLUMN32(0));
+    SAY(f.s, PAGES, pages_granted, .request_id = 5, .attempt = 1, .route = 9, .boundary = 6, .group_counts = COLUMN32(16),
+        .first_blocks = COLUMN32(0), .pages = {pages, 16}, .copy_sources = COLUMN64(40), .copy_targets = COLUMN64(41),
+        .copy_rows = COLUMN32(2), .copy_groups = COLUMN32(0));
     open_lane(&f);
     const qr_batch_run_t *first = HEARD_NTH(f.s, batch_run, 0), *second = HEARD_NTH(f.s, batch_run, 1);
     assert_int_equal(first->copy_sources.data[0], 40);
@@ -335,7 +337,8 @@ static void test_the_first_of_the_order_is_asked_first_and_blocks_later_ones_whi
     (void)state;
     fixture_t f = set_up(4, 8);
     run_one(&f, 1, 10, 3, 4);
-    uint64_t lane = HEARD(f.s, batch_run)->lanes.data[0], b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    uint64_t lane = HEARD(f.s, batch_run)->lanes.data[0], b1 = HEARD_NTH(f.s, batch_run, 0)->batch,
+             b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
     submit(&f, 2, 20, 20, 4);
     submit(&f, 3, 30, 3, 4);
     SAY(f.s, PAGES, pages_refused, .request_id = 2, .attempt = 1, .reason = QR_E_SHORTFALL, .pages_short = 3);
@@ -380,6 +383,23 @@ static void test_a_waiting_request_blocks_nobody_and_asks_again_on_progress(void
     uint64_t b2 = b1 + 1;
     done_one(&f, b2, lane, 60); /* 16 rows */
     assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 2);
+    tear_down(&f);
+}
+
+/* Two prompts share two rows a batch; an earlier request waits for the later one's rows, so that one goes first. */
+static void test_a_producer_inherits_the_place_of_its_earliest_waiter(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4, 1);
+    uint32_t tokens[16] = {0};
+    uint64_t a = run_one(&f, 1, 10, 16, 4), b1 = HEARD_NTH(f.s, batch_run, 0)->batch;
+    uint64_t b = run_one(&f, 2, 40, 16, 4), producer = f.route;
+    done_one(&f, b1, a, QR_TOKEN_NONE);
+    assert_int_equal(HEARD(f.s, batch_run)->lanes.data[0], a); /* one row a batch: it is the first's */
+    SAY(f.s, WORKER, submit, .request_id = 3, .attempt = 1, .generated_from = 16, .tokens = {tokens, 16}, .max_tokens = 4, .priority = 9);
+    SAY(f.s, PAGES, pages_wait, .request_id = 3, .attempt = 1, .producer = producer, .boundary = 15);
+    done_one(&f, b1 + 1, a, QR_TOKEN_NONE);
+    assert_int_equal(HEARD(f.s, batch_run)->lanes.data[0], b);
     tear_down(&f);
 }
 
@@ -440,7 +460,8 @@ static void test_priority_goes_first_and_ageing_bounds_it(void **state)
     fixture_t f = set_up(1, 8);
     uint32_t tokens[2] = {1, 2};
     run_one(&f, 1, 10, 3, 9); /* the only lane */
-    uint64_t lane = HEARD(f.s, batch_run)->lanes.data[0], b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    uint64_t lane = HEARD(f.s, batch_run)->lanes.data[0], b1 = HEARD_NTH(f.s, batch_run, 0)->batch,
+             b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
     submit(&f, 2, 20, 3, 4);
     f.s->now_us += 100000;
     SAY(f.s, WORKER, submit, .request_id = 3, .attempt = 1, .generated_from = 2, .tokens = {tokens, 2}, .max_tokens = 4, .priority = 1);
@@ -489,7 +510,8 @@ static void test_submit_is_checked(void **state)
     assert_int_equal(HEARD(f.s, ended)->error, QR_E_CONTEXT);
     SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 60, .tokens = {tokens, 60}, .max_tokens = 6);
     assert_int_equal(HEARD(f.s, ended)->error, QR_E_CONTEXT);
-    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 64, .tokens = {tokens, 64}, .max_tokens = 1); /* its token needs no row */
+    SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 64, .tokens = {tokens, 64},
+        .max_tokens = 1); /* its token needs no row */
     assert_int_equal(HEARD(f.s, pages_reserve)->rows_max, 64);
     SAY(f.s, WORKER, submit, .request_id = 2, .attempt = 2, .generated_from = 4, .tokens = {tokens, 8}, .max_tokens = 4);
     assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_LENGTH); /* an earlier attempt delivered them all */
@@ -510,8 +532,8 @@ static void test_a_resumed_attempt_counts_what_was_drawn_before(void **state)
     SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 2, .generated_from = 3, .tokens = COLUMN32(1, 2, 3, 50, 51), .max_tokens = 4);
     assert_int_equal(HEARD(f.s, pages_reserve)->rows_max, 6); /* 5 known + 2 to draw - 1 */
     uint64_t pages[16] = {0};
-    SAY(f.s, PAGES, pages_granted, .request_id = 1, .attempt = 2, .route = 77, .boundary = 4, .group_counts = COLUMN32(16), .first_blocks = COLUMN32(0),
-        .pages = {pages, 16});
+    SAY(f.s, PAGES, pages_granted, .request_id = 1, .attempt = 2, .route = 77, .boundary = 4, .group_counts = COLUMN32(16),
+        .first_blocks = COLUMN32(0), .pages = {pages, 16});
     assert_int_equal(HEARD(f.s, lane_open)->generated_from, 3);
     uint64_t lane = open_lane(&f), b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
     done_one(&f, b1, lane, 52);
@@ -635,8 +657,8 @@ static void test_a_grant_that_does_not_fit_ends_the_request_and_is_given_back(vo
     (void)state;
     fixture_t f = set_up(1, 8);
     submit(&f, 1, 10, 16, 4);
-    SAY(f.s, PAGES, pages_granted, .request_id = 1, .attempt = 1, .route = 7, .boundary = 16, .group_counts = COLUMN32(1), .first_blocks = COLUMN32(0),
-        .pages = COLUMN64(1));
+    SAY(f.s, PAGES, pages_granted, .request_id = 1, .attempt = 1, .route = 7, .boundary = 16, .group_counts = COLUMN32(1),
+        .first_blocks = COLUMN32(0), .pages = COLUMN64(1));
     assert_int_equal(HEARD(f.s, ended)->error, QR_E_PROTOCOL);
     assert_int_equal(HEARD(f.s, route_release)->route, 7);
     tear_down(&f);
@@ -731,8 +753,10 @@ static void test_token_storage_is_bounded_and_compacts(void **state)
         uint64_t id = round + 1;
         SAY(f.s, WORKER, submit, .request_id = id, .attempt = 1, .generated_from = 60, .tokens = {tokens, 60}, .max_tokens = 2);
         if (round == 0) continue;
-        if (round % 7) SAY(f.s, WORKER, submit_cancel, .request_id = id, .attempt = 1, .finish = QR_FINISH_CANCELLED);
-        else SAY(f.s, WORKER, submit_cancel, .request_id = id - 1, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+        if (round % 7)
+            SAY(f.s, WORKER, submit_cancel, .request_id = id, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+        else
+            SAY(f.s, WORKER, submit_cancel, .request_id = id - 1, .attempt = 1, .finish = QR_FINISH_CANCELLED);
     }
     tear_down(&f);
 }
@@ -753,6 +777,7 @@ int main(void)
         cmocka_unit_test(test_the_first_of_the_order_is_asked_first_and_blocks_later_ones_while_short),
         cmocka_unit_test(test_a_shortfall_is_asked_again_after_a_while_without_a_release),
         cmocka_unit_test(test_a_waiting_request_blocks_nobody_and_asks_again_on_progress),
+        cmocka_unit_test(test_a_producer_inherits_the_place_of_its_earliest_waiter),
         cmocka_unit_test(test_waiting_ends_with_its_producer_and_with_its_time),
         cmocka_unit_test(test_an_overdue_wait_does_not_rearm_the_alarm_in_the_past),
         cmocka_unit_test(test_a_wait_for_an_unknown_producer_asks_again_without_waiting),

@@ -108,8 +108,14 @@ static inline const qr_message_t *stand_must(const stand_t *stand, uint16_t type
 #define HEARD(stand, name) (&stand_must((stand), QR_MESSAGE_##name, #name, __FILE__, __LINE__)->body.name)
 #define HEARD_NTH(stand, name, nth) (&stand_heard((stand), QR_MESSAGE_##name, (nth))->body.name)
 #define HEARD_COUNT(stand, name) stand_count((stand), QR_MESSAGE_##name)
-#define COLUMN32(...) {.data = (const uint32_t[]){__VA_ARGS__}, .count = sizeof((const uint32_t[]){__VA_ARGS__}) / 4}
-#define COLUMN64(...) {.data = (const uint64_t[]){__VA_ARGS__}, .count = sizeof((const uint64_t[]){__VA_ARGS__}) / 8}
+#define COLUMN32(...)                                                                                                                      \
+    {                                                                                                                                      \
+        .data = (const uint32_t[]){__VA_ARGS__}, .count = sizeof((const uint32_t[]){__VA_ARGS__}) / 4                                      \
+    }
+#define COLUMN64(...)                                                                                                                      \
+    {                                                                                                                                      \
+        .data = (const uint64_t[]){__VA_ARGS__}, .count = sizeof((const uint64_t[]){__VA_ARGS__}) / 8                                      \
+    }
 
 static inline qr_given_t *stand_given(void)
 {

@@ -41,8 +41,8 @@ static void tear_down(fixture_t *f)
 
 static void offer(fixture_t *f, uint64_t from, uint64_t id, uint32_t attempt)
 {
-    SAY(f->w, from, offer, .request_id = id, .attempt = attempt, .generated_from = 3, .tokens = COLUMN32(1, 2, 3), .max_tokens = 20, .top_p_bits = ONE,
-        .budget_us = 77, .priority = 2, .seed = 9);
+    SAY(f->w, from, offer, .request_id = id, .attempt = attempt, .generated_from = 3, .tokens = COLUMN32(1, 2, 3), .max_tokens = 20,
+        .top_p_bits = ONE, .budget_us = 77, .priority = 2, .seed = 9);
 }
 
 static void accept(fixture_t *f, uint64_t from, uint64_t id)
@@ -65,8 +65,8 @@ static void take(fixture_t *f, uint64_t from, uint64_t id, uint32_t index)
 
 static void end(fixture_t *f, uint64_t id, uint32_t finish, uint32_t error)
 {
-    SAY(f->w, SCHEDULER, ended, .request_id = id, .attempt = 1, .finish = finish, .error = error, .cached_tokens = 2, .computed_tokens = 1, .queue_us = 5,
-        .prefill_us = 6);
+    SAY(f->w, SCHEDULER, ended, .request_id = id, .attempt = 1, .finish = finish, .error = error, .cached_tokens = 2, .computed_tokens = 1,
+        .queue_us = 5, .prefill_us = 6);
 }
 
 static uint32_t open_requests(fixture_t *f)
@@ -458,8 +458,10 @@ static void look_at_tokens(fixture_t *f, taker_t *takers, qr_prng_t *prng, bool 
             for (uint32_t k = 0; k < t->counts.data[i]; k++, at++)
                 assert_int_equal(t->tokens.data[at], (t->request_ids.data[i] * 7 + t->indexes.data[i] + k) % 100);
             uint32_t upto = t->indexes.data[i] + t->counts.data[i];
-            if (qr_prng_one_in(prng, 4) && upto > taker->seen) upto--; /* takes less than it was told */
-            else if (t->finishes.data[i]) taker->finished = 1;
+            if (qr_prng_one_in(prng, 4) && upto > taker->seen)
+                upto--; /* takes less than it was told */
+            else if (t->finishes.data[i])
+                taker->finished = 1;
             if (upto > taker->seen) taker->seen = upto;
         }
     }
@@ -491,8 +493,10 @@ static void test_random_answers_lose_and_repeat_nothing(void **state)
         } else if (!t->ended && qr_prng_one_in(&prng, 30)) {
             t->ended = 1;
             end(&f, id, QR_FINISH_STOP, 0);
-        } else if (!t->ended) step(&f, id, (uint32_t)((id * 7 + t->drawn++) % 100));
-        else continue;
+        } else if (!t->ended)
+            step(&f, id, (uint32_t)((id * 7 + t->drawn++) % 100));
+        else
+            continue;
         look_at_tokens(&f, takers, &prng, &asked);
     }
     for (uint32_t i = 0; i < COUNT; i++) {
