@@ -14,6 +14,7 @@
 #include "actors/scheduler.h"
 #include "actors/worker.h"
 #include "base/error.h"
+#include "base/nearest.h"
 #include "model/decoder.h"
 #include "model/doctor.h"
 #include "model/inspect.h"
@@ -545,24 +546,6 @@ static void print_subcommands(FILE *out)
     for (size_t i = 0; i < QR_COUNT(subcommands); i++) fprintf(out, "  %-9s %s\n", subcommands[i].name, subcommands[i].sentence);
     fprintf(out, "quire SUBCOMMAND --help lists its options.\n");
 }
-/* Edit distance of short words, for "did you mean". */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[32], m = strlen(b);
-    if (m >= 31 || strlen(a) >= 31) return 99;
-    for (size_t j = 0; j <= m; j++) row[j] = j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t before = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t old = row[j], change = before + (a[i - 1] != b[j - 1]);
-            row[j] = old + 1 < row[j - 1] + 1 ? old + 1 : row[j - 1] + 1;
-            row[j] = change < row[j] ? change : row[j];
-            before = old;
-        }
-    }
-    return row[m];
-}
 int main(int count, char **word)
 {
     if (count < 2) return print_subcommands(stderr), EXIT_USAGE;
@@ -570,7 +553,7 @@ int main(int count, char **word)
     size_t nearest = 0;
     for (size_t i = 0; i < QR_COUNT(subcommands); i++) {
         if (!strcmp(word[1], subcommands[i].name)) return subcommands[i].main(count - 2, word + 2);
-        if (distance(word[1], subcommands[i].name) < distance(word[1], subcommands[nearest].name)) nearest = i;
+        if (qr_nearest_edits(word[1], subcommands[i].name) < qr_nearest_edits(word[1], subcommands[nearest].name)) nearest = i;
     }
     fprintf(stderr, "quire: no subcommand '%.40s'; did you mean '%s'? quire --help lists them\n", word[1], subcommands[nearest].name);
     return EXIT_USAGE;

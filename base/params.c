@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/mutant.h"
+#include "base/nearest.h"
 #include "base/text.h"
 
 enum { NAME_BYTES_MAX = 48 };
@@ -50,24 +51,6 @@ static bool name_is(const char *given, const char *name)
     return *given == 0 && *name == 0;
 }
 
-/* Edits (insert, delete, replace) that turn a into b; both shorter than NAME_BYTES_MAX. Wagner and Fischer's table, one row kept. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[NAME_BYTES_MAX], length = strlen(b);
-    for (size_t j = 0; j <= length; j++) row[j] = j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= length; j++) {
-            size_t replace = corner + (plain(a[i - 1]) != b[j - 1]);
-            corner = row[j];
-            size_t other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
-            row[j] = replace < other ? replace : other;
-        }
-    }
-    return row[length];
-}
-
 /* The name nearest to what was given among those of the audience; NULL if nothing is near. */
 static const char *nearest(const char *given, uint32_t audience)
 {
@@ -75,7 +58,7 @@ static const char *nearest(const char *given, uint32_t audience)
     size_t best_distance = 4; /* more than three edits is another word */
     if (strlen(given) >= NAME_BYTES_MAX) return NULL;
     for (size_t i = 0; i < QR_COUNT(rows); i++) {
-        size_t d = rows[i].audience & audience ? distance(given, rows[i].name) : SIZE_MAX;
+        size_t d = rows[i].audience & audience ? qr_nearest_edits(given, rows[i].name) : SIZE_MAX;
         if (d < best_distance && d < strlen(rows[i].name)) {
             best_distance = d;
             best = rows[i].name;

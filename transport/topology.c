@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/mutant.h"
+#include "base/nearest.h"
 #include "messages/schema.h"
 
 #include <czmq.h>
@@ -31,24 +32,6 @@ static int fail(reader_t *reader, int code, const char *a, const char *b, const 
 
 /* ---- known keys --------------------------------------------------------------------------------------------------------- */
 
-static size_t edits(const char *a, const char *b)
-{
-    enum { MOST = 24 };
-    size_t row[MOST + 1], bn = strlen(b);
-    if (bn > MOST) return SIZE_MAX;
-    for (size_t j = 0; j <= bn; j++) row[j] = j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= bn; j++) {
-            size_t change = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            row[j] = qr_min_u64(change, qr_min_u64(row[j], row[j - 1]) + 1);
-        }
-    }
-    return row[bn];
-}
-
 /* An unknown key is an error that names the nearest of the `known` ones (a NULL ends the list). */
 static int check_keys(reader_t *reader, zconfig_t *section, const char *where, const char *const *known)
 {
@@ -56,7 +39,7 @@ static int check_keys(reader_t *reader, zconfig_t *section, const char *where, c
         const char *name = zconfig_name(child), *near = known[0];
         size_t best = SIZE_MAX;
         for (const char *const *k = known; *k; k++) {
-            size_t distance = edits(name, *k);
+            size_t distance = qr_nearest_edits(name, *k);
             if (distance < best) {
                 best = distance;
                 near = *k;

@@ -6,6 +6,7 @@
 #include "base/chain.h"
 #include "base/error.h"
 #include "base/map.h"
+#include "base/nearest.h"
 #include "base/philox.h"
 #include "base/prng.h"
 #include "base/sha256.h"
@@ -302,6 +303,22 @@ static void test_text(void **state)
     assert_string_equal(qr_error_sentence(QR_E_COUNT), "unknown error code");
 }
 
+static void test_nearest(void **state)
+{
+    (void)state;
+    char b[QR_NEAREST_BYTES_MAX + 2];
+    assert_int_equal(qr_nearest_edits("kitten", "sitting"), 3);
+    assert_int_equal(qr_nearest_edits("saturday", "sunday"), 3);
+    assert_int_equal(qr_nearest_edits("", "abc"), 3);
+    assert_int_equal(qr_nearest_edits("abc", ""), 3);
+    assert_int_equal(qr_nearest_edits("max-lanes", "max_lanes"), 0);
+    memset(b, 'x', sizeof b);
+    b[sizeof b - 1] = 0;
+    assert_int_equal(qr_nearest_edits("x", b), SIZE_MAX); /* longer than a name may be */
+    b[sizeof b - 2] = 0;
+    assert_int_equal(qr_nearest_edits("x", b), QR_NEAREST_BYTES_MAX - 1);
+}
+
 int main(int count, char **arguments)
 {
     if (count > 1 && strcmp(arguments[1], "chain") == 0) return print_chain();
@@ -317,6 +334,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(test_map_copy),
         cmocka_unit_test(test_arena),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
