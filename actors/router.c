@@ -19,6 +19,8 @@
  *     every offer, and only an offer raises it.
  * R5. Prompt tokens are kept from place until a worker accepts; their arena is bounded, a prompt that does not fit is refused BUSY.
  * R6. The low 16 bits of a request id are its place in the gateway's table, and here too.
+ * R8. Only workers of one fingerprint are offered requests: this node's own if it computes, else the first one's, until none of the
+ *     workers that are known has it any more.
  * R7. Of workers only this node's heartbeat tells; probes come from this edge's gateway only. */
 #include "actors/router.h"
 
@@ -64,6 +66,7 @@ typedef struct worker {
     uint32_t state, requests_open, context_tokens;
     uint32_t offers_open, cancels_open, probes_open; /* credit */
     uint32_t live;                                   /* requests here that may still be cancelled */
+    uint8_t fingerprint[32];                         /* of its model and numbers */
 } worker_t;
 
 typedef struct request {
@@ -106,7 +109,8 @@ typedef struct router {
     uint32_t arena_tokens, arena_used, arena_kept; /* capacity; end of the last prompt; tokens of all prompts */
     uint32_t arena_first, arena_last;
     uint32_t draining;
-    uint32_t unused;
+    uint32_t pinned;         /* 1: this node computes; only its own fingerprint counts */
+    uint8_t fingerprint[32]; /* R8 */
 } router_t;
 
 /* Columns of messages that are put together. Scratch: nothing in it outlives a call. */
@@ -222,6 +226,8 @@ static void router_init(void *block, const qr_given_t *given, uint64_t address)
     self->arena_at = self->columns_at + qr_round_up(sizeof(columns_t), 64);
     self->arena_first = self->arena_last = NONE;
     self->drain_by_us = QR_NEVER_US;
+    memcpy(self->fingerprint, given->layout.fingerprint.bytes, sizeof self->fingerprint);
+    for (size_t i = 0; i < sizeof self->fingerprint; i++) self->pinned |= self->fingerprint[i] != 0;
     for (uint32_t i = 0; i < self->capacity; i++) request_at(self, i)->prompt_at = NONE;
 }
 
@@ -340,10 +346,23 @@ static uint64_t score_us(const worker_t *w, uint64_t rows)
     return add(multiply(all, row_ns) / 1000, step_us);
 }
 
-/* Whether what is known of a worker is recent enough to act on. */
-static bool is_fresh(const qr_given_t *given, const worker_t *w, uint64_t now_us)
+static bool is_alike(const router_t *self, const worker_t *w)
 {
-    return w->known && now_us - qr_min_u64(w->observed_us, now_us) <= FRESH_SILENCES * given->params.peer_down_ms * 1000;
+    return memcmp(w->fingerprint, self->fingerprint, sizeof self->fingerprint) == 0; /* R8 */
+}
+
+/* The fingerprint that counts, when a worker has just been seen. */
+static void agree_on_fingerprint(router_t *self, const worker_t *seen)
+{
+    for (uint32_t i = 0; i < self->worker_count; i++)
+        if (self->workers[i].known && is_alike(self, &self->workers[i])) return;
+    if (!self->pinned) memcpy(self->fingerprint, seen->fingerprint, sizeof self->fingerprint);
+}
+
+/* Whether a worker may be asked at all: of the same fingerprint, and what is known of it is recent enough to act on. */
+static bool is_fresh(const router_t *self, const qr_given_t *given, const worker_t *w, uint64_t now_us)
+{
+    return w->known && is_alike(self, w) && now_us - qr_min_u64(w->observed_us, now_us) <= FRESH_SILENCES * given->params.peer_down_ms * 1000;
 }
 
 static bool may_offer(const worker_t *w, const request_t *r)
@@ -359,7 +378,7 @@ static uint32_t choose(const router_t *self, const qr_given_t *given, const requ
     uint64_t best_us = 0;
     for (uint32_t i = 0; i < self->worker_count; i++) {
         const worker_t *w = &self->workers[i];
-        if ((r->tried >> i & 1u) || !is_fresh(given, w, now_us) || !may_offer(w, r)) continue;
+        if ((r->tried >> i & 1u) || !is_fresh(self, given, w, now_us) || !may_offer(w, r)) continue;
         uint64_t us = score_us(w, r->prompt_count);
         if (best != NONE) {
             const worker_t *b = &self->workers[best];
@@ -417,7 +436,7 @@ static uint32_t why_none(const router_t *self, const qr_given_t *given, const re
     uint32_t draining = 0, reason = 0;
     for (uint32_t i = 0; i < self->worker_count; i++) {
         const worker_t *w = &self->workers[i];
-        if (!is_fresh(given, w, now_us) || (r->tried >> i & 1u)) continue;
+        if (!is_fresh(self, given, w, now_us) || (r->tried >> i & 1u)) continue;
         draining += w->state == QR_STATE_DRAINING;
         if (w->state != QR_STATE_READY) continue;
         bool short_context = w->context_tokens && r->prompt_count > w->context_tokens;
@@ -824,6 +843,9 @@ static void on_observation(router_t *self, const qr_given_t *given, const qr_mes
     w->prefill_samples = b->prefill_samples;
     w->step_us = b->step_us;
     w->step_samples = b->step_samples;
+    memcpy(w->fingerprint, b->fingerprint.bytes, sizeof w->fingerprint);
+    agree_on_fingerprint(self, w);
+    if (!is_alike(self, w)) qr_outbox_note(outbox, QR_LEVEL_TRACE, QR_NOTE_other_model, 0, w->address, 0, 0);
     for (uint32_t i = 0; i < self->capacity; i++)
         if (request_at(self, i)->state == WAITING) offer_next(self, given, request_at(self, i), message->now_us, outbox);
 }

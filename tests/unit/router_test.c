@@ -105,6 +105,14 @@ static void take(uint64_t id, uint32_t index)
     SAY(&rig, gateway, tokens_taken, .request_ids = {&id, 1}, .attempts = {&one, 1}, .indexes = {&index, 1});
 }
 
+static void lose(bool link)
+{
+    if (link)
+        SAY(&rig, mesh, link_down, .node = 2, .reason = QR_E_IO);
+    else
+        SAY(&rig, heartbeat, peer_down, .node = 2, .node_epoch = 5, .silence_us = 1);
+}
+
 /* ---- conversations ------------------------------------------------------------------------------------------------------ */
 
 static void test_one_request_from_place_to_end(void **unused)
@@ -174,6 +182,43 @@ static void test_best_worker_by_predicted_time(void **unused)
     seen_full(1, QR_STATE_READY, UINT64_MAX, UINT64_MAX, 0, 64); /* numbers from outside never wrap */
     place(id_of(3, 1), 4, 1);
     assert_offer(2, id_of(3, 1), 1);
+}
+
+static void seen_model(uint32_t node, uint8_t model, uint64_t queued)
+{
+    SAY(&rig, heartbeat, observation, .worker = worker(node), .worker_epoch = 5, .sequence = ++sequence, .state = QR_STATE_READY,
+        .fingerprint = {{[31] = model}}, .tokens_queued = queued, .context_tokens = 64, .prefill_row_ns = 1000, .prefill_samples = 1);
+}
+
+/* Workers of two fingerprints never serve one router at once: answers would depend on where a request runs. */
+static void test_workers_share_one_fingerprint(void **unused)
+{
+    (void)unused;
+    seen_model(2, 7, 1000);
+    seen_model(3, 8, 0); /* faster, but other numbers */
+    place(id_of(0, 1), 4, 1);
+    assert_offer(2, id_of(0, 1), 1);
+    SAY(&rig, worker(2), offer_refused, .request_id = id_of(0, 1), .attempt = 1, .reason = QR_E_BUSY);
+    assert_refused(id_of(0, 1), QR_E_BUSY);
+    lose(true); /* node 2: nobody with 7 is left */
+    seen_model(3, 8, 0);
+    place(id_of(0, 2), 4, 1);
+    assert_offer(3, id_of(0, 2), 1);
+    seen_model(2, 7, 0);
+    place(id_of(1, 2), 4, 1);
+    assert_offer(3, id_of(1, 2), 1);
+    qr_given_t computes = given; /* a node that computes holds on to its own */
+    computes.layout.fingerprint.bytes[31] = 7;
+    rig_done(&rig);
+    rig_init(&rig, &qr_router_class, &computes, router);
+    SAY(&rig, mesh, start, .epoch = 1, .seed = 1, .partners = U64_COLUMN(heartbeat, worker(1), worker(2)));
+    seen_model(3, 8, 0);
+    place(id_of(0, 3), 4, 1);
+    rig_quiet(&rig);
+    seen_model(1, 7, 0);
+    assert_offer(1, id_of(0, 3), 1);
+    rig_done(&rig);
+    rig_init(&rig, &qr_router_class, &given, router);
 }
 
 static void test_ties_fall_to_the_smaller_address(void **unused)
@@ -491,14 +536,6 @@ static void test_refusal_after_acceptance(void **unused)
     rig_quiet(&rig);
 }
 
-static void lose(bool link)
-{
-    if (link)
-        SAY(&rig, mesh, link_down, .node = 2, .reason = QR_E_IO);
-    else
-        SAY(&rig, heartbeat, peer_down, .node = 2, .node_epoch = 5, .silence_us = 1);
-}
-
 static void test_a_lost_node(void **unused)
 {
     const uint32_t ids[] = {1, 2};
@@ -725,6 +762,7 @@ int main(void)
         T(test_one_request_from_place_to_end),
         T(test_best_worker_by_predicted_time),
         T(test_ties_fall_to_the_smaller_address),
+        T(test_workers_share_one_fingerprint),
         T(test_each_candidate_is_asked_once),
         T(test_no_worker_within_a_second),
         T(test_why_nobody_can_take_it),
