@@ -45,7 +45,8 @@ typedef struct member {
     uint64_t address;
     uint32_t port;
     bool started, stopped;
-    bool answered;   /* the question that mesh waits for now */
+    uint16_t asked;  /* type of the question that mesh waits for now */
+    bool answered;   /* that one is */
     uint32_t reason; /* of its ready */
     char text[ERROR_BYTES / 2];
 } member_t;
@@ -194,6 +195,7 @@ static void say(qr_mesh_t *mesh, member_t *member)
     int64_t bytes = qr_codec_encode(message, mesh->wire, QR_MESSAGE_BYTES_MAX);
     if (bytes <= 0 || qr_port_send(&mesh->port, member->port, mesh->wire, (size_t)bytes) != 0)
         qr_host_fault("mesh", member->actor->name, "life", "the send was refused");
+    member->asked = message->type;
     member->answered = false;
 }
 
@@ -207,17 +209,16 @@ static void on_message(qr_mesh_t *mesh, const void *bytes, size_t count)
     if (!pair) return;
     qr_verdict_t verdict = qr_pairs_receive(mesh->pairs, pair, message->type, message->epoch, message->sequence);
     if (verdict) qr_host_fault(member->actor->name, "mesh", "life", qr_verdict_sentence(verdict));
+    if (member->asked == qr_schema_find(message->type)->question) member->answered = true; /* not: a late drained during stop */
     switch (message->type) {
     case QR_MESSAGE_ready: {
         qr_text_t text;
         qr_text_init(&text, member->text, sizeof member->text);
         qr_text_put_bytes(&text, message->body.ready.text.data, message->body.ready.text.count);
         member->reason = message->body.ready.reason;
-        member->answered = true;
         break;
     }
-    case QR_MESSAGE_drained: member->answered = true; break;
-    case QR_MESSAGE_stopped: member->answered = member->stopped = true; break;
+    case QR_MESSAGE_stopped: member->stopped = true; break;
     case QR_MESSAGE_node_stop:
         mesh->ending = true;
         mesh->reason = -(int)message->body.node_stop.reason;
@@ -449,6 +450,7 @@ static int hosts_build(qr_mesh_t *mesh, qr_text_t *error)
                                      mesh->node,
                                      mesh->epoch,
                                      (uint32_t)params->chunk_tokens,
+                                     &mesh->config.given->vocabulary,
                                      params->peer_down_ms * 1000,
                                      mesh->config.log_level};
         thread_t *thread = &mesh->threads[mesh->thread_count];

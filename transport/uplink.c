@@ -41,6 +41,8 @@ struct qr_uplink {
     qr_port_t port;
     uint64_t self;
     uint64_t schema_hash;
+    qr_hash_t digest; /* what `fingerprints` points to */
+    qr_bytes_t fingerprints;
     uint64_t now_us, logged_us;
     bool curve;
     char secret[QR_TOPOLOGY_KEY_BYTES], routing[16];
@@ -169,6 +171,7 @@ qr_uplink_t *qr_uplink_new(const qr_uplink_config_t *config)
     uplink->self = qr_address(config->topology->nodes[config->node].id, 0, QR_ROLE_uplink, 0);
     uplink->curve = !own_node(uplink)->insecure;
     uplink->schema_hash = qr_describe_hash();
+    uplink->fingerprints = qr_link_fingerprints(config->vocabulary, &uplink->digest);
     (void)snprintf(uplink->routing, sizeof uplink->routing, "n%u", own_node(uplink)->id);
     uplink->pairs = calloc(1, sizeof *uplink->pairs);
     uplink->wire = malloc(QR_MESSAGE_BYTES_MAX);
@@ -392,7 +395,8 @@ static void say_hello(qr_uplink_t *uplink, peer_t *peer, uint32_t kind)
                                                  .node_epoch = uplink->config.epoch,
                                                  .session = link->session,
                                                  .echo = link->peer_session,
-                                                 .chunk_tokens = uplink->config.chunk_tokens};
+                                                 .chunk_tokens = uplink->config.chunk_tokens,
+                                                 .fingerprints = uplink->fingerprints};
     int64_t bytes = qr_codec_encode(message, uplink->wire, QR_MESSAGE_BYTES_MAX);
     qr_assert(bytes > 0);
     (void)send_to(uplink, peer, kind, uplink->wire, (size_t)bytes); /* not connected yet: the next one will be */
@@ -444,7 +448,7 @@ static void strike(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, const char 
 
 static void on_hello(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, const qr_link_hello_t *hello)
 {
-    qr_link_expect_t expect = {peer->id, uplink->schema_hash, uplink->config.chunk_tokens};
+    qr_link_expect_t expect = {peer->id, uplink->schema_hash, uplink->config.chunk_tokens, uplink->fingerprints};
     const char *refusal = qr_link_refusal(hello, &expect);
     if (refusal) {
         bump(&uplink->counts.refused);
@@ -487,6 +491,11 @@ static void import_message(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, con
 {
     qr_link_t *link = &peer->sides[kind].link;
     if (uplink->now_us < link->banned_until_us) return;
+    if (!qr_link_admit(link, count, uplink->now_us)) {
+        bump(&uplink->counts.refused);
+        strike(uplink, peer, kind, "sends more than a link may carry");
+        return;
+    }
     qr_arena_reset(&uplink->arena);
     qr_message_t *message = &uplink->message;
     if (qr_codec_decode(bytes, count, &uplink->arena, message) != 0) {
@@ -503,7 +512,7 @@ static void import_message(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, con
         return;
     }
     link->heard_us = uplink->now_us;
-    const char *refusal = import_refusal(uplink, peer, message);
+    const char *refusal = kind == BULK ? "sent a message on the bulk link" : import_refusal(uplink, peer, message);
     if (refusal) {
         bump(&uplink->counts.refused);
         strike(uplink, peer, kind, refusal);
@@ -652,7 +661,8 @@ static uint64_t pass_time(qr_uplink_t *uplink)
             peer_t *peer = &uplink->peers[p];
             side_t *side = &peer->sides[kind];
             if (!side->present) continue;
-            act(uplink, peer, kind, qr_link_time(&side->link, session_new(), uplink->config.peer_down_us, uplink->now_us), QR_E_PEER_DOWN);
+            if (qr_link_silent(&side->link, uplink->config.peer_down_us, uplink->now_us))
+                act(uplink, peer, kind, qr_link_end(&side->link, session_new(), 0, uplink->now_us), QR_E_PEER_DOWN);
             if (side->link.hello_due_us <= uplink->now_us) say_hello(uplink, peer, kind);
             next = qr_min_u64(next, side->link.hello_due_us);
         }

@@ -7,11 +7,12 @@
  * U2. A message that carries handles (scope LOCAL) is never exported.
  * U3. A peer is up only after its hello on the control link echoed this session of ours. Its end is told (`link_down`) to every local actor
  * that may talk with an actor of that node; so is its beginning (`link_up`). A question for a node that is down is answered by link_down.
+ *     Until chunks travel the bulk link carries hellos only.
  * U4. No send waits. A refusal by TCP after one look at the events ends the session. */
 #ifndef QR_UPLINK_H
 #define QR_UPLINK_H
 
-#include "base/params.h"
+#include "actors/given.h"
 #include "base/text.h"
 #include "transport/port.h"
 #include "transport/topology.h"
@@ -31,6 +32,7 @@ typedef struct qr_uplink_config {
     uint32_t node; /* index of this node */
     uint64_t epoch;
     uint32_t chunk_tokens;
+    const qr_vocabulary_t *vocabulary;
     uint64_t peer_down_us; /* silence that ends a session */
     uint32_t log_level;
 } qr_uplink_config_t;

@@ -25,7 +25,7 @@ enum { SECOND_SIGNAL_US = 1000000 };
 #endif
 
 /* What the toys do wrong; vice is set before a node is made. */
-enum { GOOD, ANSWER_TWICE, ASK_TOO_MUCH, WRONG_ROLE, NOT_READY, REFUSE_START, NO_STOP, NO_DRAIN, RACE, BAD_NOTICE };
+enum { GOOD, ANSWER_TWICE, ASK_TOO_MUCH, WRONG_ROLE, NOT_READY, REFUSE_START, NO_STOP, NO_DRAIN, RACE, BAD_NOTICE, LATE_DRAIN };
 static int vice;
 static uint64_t raced; /* written by two threads without any order, on purpose */
 
@@ -36,7 +36,18 @@ static void worker_handle(void *self, const qr_given_t *given, const qr_message_
     uint64_t scheduler = qr_address_partner(toy->address, QR_ROLE_scheduler);
     if (m->type == QR_MESSAGE_start && vice == NOT_READY) return;
     if (m->type == QR_MESSAGE_stop && vice == NO_STOP) return;
-    if (m->type == QR_MESSAGE_drain && vice == NO_DRAIN) return;
+    if (m->type == QR_MESSAGE_drain && (vice == NO_DRAIN || vice == LATE_DRAIN)) return;
+    if (vice == LATE_DRAIN && m->type == QR_MESSAGE_stop) { /* first what it still owes; the end itself takes longer */
+        qr_send(outbox, m->from, drained, (&(qr_drained_t){0}));
+        toy->left = m->now_us + 50000;
+        outbox->alarm_us = toy->left;
+        return;
+    }
+    if (vice == LATE_DRAIN && toy->left && m->type == QR_MESSAGE_alarm) {
+        toy->work_left = 1; /* it has ended */
+        qr_send(outbox, qr_address(qr_address_node(toy->address), 0, QR_ROLE_mesh, 0), stopped, (&(qr_stopped_t){0}));
+        return;
+    }
     if (m->type == QR_MESSAGE_start && vice == REFUSE_START) {
         static const char text[] = "the port 8080 is in use";
         qr_send(outbox, m->from, ready, (&(qr_ready_t){QR_E_IN_USE, {(const uint8_t *)text, sizeof text - 1}}));
@@ -316,6 +327,23 @@ static void test_stop_has_a_budget(void **state)
     free(given);
 }
 
+/* An answer to an older question is not taken for the one that is awaited: who drains late is still given time to stop. */
+static void test_a_late_drain_is_no_stop(void **state)
+{
+    (void)state;
+    qr_given_t *given = toy_given();
+    qr_mesh_t *mesh = NULL;
+    given->params.stop_budget_ms = 600;
+    vice = LATE_DRAIN;
+    if (make(two_hosts, toys, false, given, &mesh) != 0) fail_msg("%s", words);
+    qr_mesh_end(mesh);
+    assert_int_equal(qr_mesh_run(mesh), 0);
+    assert_int_equal(((const toy_t *)qr_mesh_state(mesh, qr_address(3, 0, QR_ROLE_worker, 0)))->work_left, 1);
+    qr_mesh_destroy(&mesh);
+    vice = GOOD;
+    free(given);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -324,6 +352,7 @@ int main(void)
         cmocka_unit_test(test_SD_01),
         cmocka_unit_test(test_boot_names_who_failed),
         cmocka_unit_test(test_stop_has_a_budget),
+        cmocka_unit_test(test_a_late_drain_is_no_stop),
         cmocka_unit_test(test_what_comes_before_start_is_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

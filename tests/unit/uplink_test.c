@@ -391,6 +391,10 @@ static void test_hostile_peer_is_dropped(void **state)
     unlisted.from = qr_address(1, 0, QR_ROLE_router, 7); /* an actor that node 1 does not have */
     hand_send(&hand, &unlisted);
     UNTIL(counts_of(device).link_refused == 4);
+    qr_message_t astray = probe_to_worker(1);
+    bulk.sequence = 100;
+    hand_send(&bulk, &astray); /* the bulk link carries hellos only */
+    UNTIL(counts_of(device).link_refused == 5);
     assert_int_equal(counts_of(device).link_received, 0);
     qr_message_t good = probe_to_worker(2);
     hand_send(&hand, &good);
@@ -444,6 +448,58 @@ static void test_wrong_messages_do_not_fill_the_log(void **state)
     while (fgets(line, sizeof line, log)) lines++;
     (void)fclose(log);
     assert_in_range(lines, 1, 60); /* seconds, not messages */
+    hand_close(&hand);
+    finish(&device);
+    qr_mesh_destroy(&device);
+}
+
+/* A peer that sends as fast as it can fills no inbox: what a link may not carry is dropped, and its session ends. */
+static void test_a_flood_is_dropped(void **state)
+{
+    (void)state;
+    enum { SALT_BYTES = 3 << 20, WIRE_BYTES = SALT_BYTES + 4096, MESSAGES = 100 };
+    make_topology(false);
+    qr_mesh_t *device = node_new("device0");
+    hand_t hand;
+    hand_open(&hand, "n1", next_port, NULL, NULL);
+    assert_true(hand_greet(&hand));
+    UNTIL(counts_of(device).link_sessions == 1);
+    uint8_t *salt = calloc(1, SALT_BYTES), *wire = malloc(WIRE_BYTES);
+    qr_message_t offer = probe_to_worker(1);
+    offer.type = QR_MESSAGE_offer;
+    offer.body.offer = (qr_offer_t){.request_id = 1, .attempt = 1, .tenant_salt = {salt, SALT_BYTES}};
+    offer.version = 1;
+    offer.epoch = hand.epoch;
+    offer.sequence = 1000;
+    int64_t bytes = qr_codec_encode(&offer, wire, WIRE_BYTES);
+    assert_true(bytes > 0);
+    for (int i = 0; i < MESSAGES && counts_of(device).link_refused < QR_UPLINK_STRIKES; i++)
+        (void)zmq_send(hand.socket, wire, (size_t)bytes, 0);
+    UNTIL(counts_of(device).link_refused >= QR_UPLINK_STRIKES);
+    free(salt);
+    free(wire);
+    hand_close(&hand);
+    finish(&device);
+    assert_int_equal(((const toy_t *)qr_mesh_state(device, qr_address(2, 0, QR_ROLE_worker, 0)))->links_down, 1);
+    qr_mesh_destroy(&device);
+}
+
+/* Two nodes of one topology that opened different model files: no session. */
+static void test_nodes_of_another_vocabulary_never_meet(void **state)
+{
+    (void)state;
+    static const uint32_t offsets[] = {0, 1};
+    static const uint8_t flags[] = {0};
+    make_topology(false);
+    given->vocabulary = (qr_vocabulary_t){.count = 1, .offsets = offsets, .bytes = (const uint8_t *)"a", .flags = flags};
+    qr_mesh_t *device = node_new("device0");
+    qr_vocabulary_t none = {0};
+    given->vocabulary = none;
+    hand_t hand;
+    hand_open(&hand, "n1", next_port, NULL, NULL);
+    hand_hello(&hand);
+    UNTIL(counts_of(device).link_refused >= 1);
+    assert_int_equal(counts_of(device).link_sessions, 0);
     hand_close(&hand);
     finish(&device);
     qr_mesh_destroy(&device);
@@ -647,15 +703,58 @@ static void test_sessions_need_the_echo(void **state)
     assert_false(a.up);
     from_b.echo = 101;
     assert_int_equal(qr_link_hello(&a, &from_b, 102, 7), QR_LINK_UP);
-    assert_int_equal(qr_link_time(&a, 102, 1000, 1006), 0);
-    assert_int_equal(qr_link_time(&a, 102, 1000, 1007), QR_LINK_DOWN);
-    assert_int_equal(qr_link_time(&a, 103, 1000, 9999), 0); /* told once */
+    assert_false(qr_link_silent(&a, 1000, 1006));
+    assert_true(qr_link_silent(&a, 1000, 1007));
+    assert_int_equal(qr_link_end(&a, 102, 0, 1007), QR_LINK_DOWN);
+    assert_false(qr_link_silent(&a, 1000, 9999)); /* told once */
+    assert_int_equal(qr_link_end(&a, 103, 0, 9999), 0);
+}
+
+static void test_a_link_has_a_rate(void **state)
+{
+    (void)state;
+    qr_link_t link;
+    qr_link_init(&link, 1, 0);
+    uint64_t now_us = 5000000, second = QR_LINK_BYTES_PER_S / (1024 + QR_LINK_MESSAGE_BYTES), in = 0;
+    while (qr_link_admit(&link, 1024, now_us)) in++;
+    assert_in_range(in, second - 1, second + 1); /* a second's worth at once */
+    for (in = 0; now_us < 7000000; now_us += 10)
+        while (qr_link_admit(&link, 1024, now_us)) in++;
+    assert_in_range(in, 2 * second - 2, 2 * second + 2); /* then only what time brings */
+    assert_false(qr_link_admit(&link, QR_MESSAGE_BYTES_MAX, now_us));
+    assert_true(qr_link_admit(&link, QR_MESSAGE_BYTES_MAX, now_us + 1000000));
+}
+
+static void test_hellos_of_another_vocabulary_are_refused(void **state)
+{
+    (void)state;
+    const uint32_t offsets[] = {0, 1, 3}, moved[] = {0, 2, 3};
+    const uint8_t flags[] = {0, QR_TOKEN_END};
+    qr_vocabulary_t ours = {.count = 2, .offsets = offsets, .bytes = (const uint8_t *)"abc", .flags = flags}, theirs = ours, none = {0};
+    qr_hash_t a, b;
+    qr_link_expect_t expect = {.node = 1, .fingerprints = qr_link_fingerprints(&ours, &a)};
+    qr_link_hello_t hello = {.protocol = QR_LINK_PROTOCOL, .node = 1, .session = 1, .node_epoch = 1};
+    assert_int_equal(expect.fingerprints.count, 32);
+    hello.fingerprints = qr_link_fingerprints(&theirs, &b);
+    assert_null(qr_link_refusal(&hello, &expect));
+    theirs.offsets = moved;
+    hello.fingerprints = qr_link_fingerprints(&theirs, &b);
+    assert_non_null(qr_link_refusal(&hello, &expect));
+    theirs = ours, theirs.bytes = (const uint8_t *)"abd";
+    hello.fingerprints = qr_link_fingerprints(&theirs, &b);
+    assert_non_null(qr_link_refusal(&hello, &expect));
+    hello.fingerprints = qr_link_fingerprints(&none, &b);
+    assert_non_null(qr_link_refusal(&hello, &expect));
+    expect.fingerprints = hello.fingerprints;
+    assert_null(qr_link_refusal(&hello, &expect));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sessions_need_the_echo),
+        cmocka_unit_test(test_a_link_has_a_rate),
+        cmocka_unit_test(test_hellos_of_another_vocabulary_are_refused),
         cmocka_unit_test(test_kill_is_noticed),
         cmocka_unit_test(test_two_nodes_in_one_process),
         cmocka_unit_test(test_two_nodes_without_keys_on_loopback),
@@ -663,6 +762,8 @@ int main(void)
         cmocka_unit_test(test_TR_05),
         cmocka_unit_test(test_hostile_peer_is_dropped),
         cmocka_unit_test(test_wrong_messages_do_not_fill_the_log),
+        cmocka_unit_test(test_a_flood_is_dropped),
+        cmocka_unit_test(test_nodes_of_another_vocabulary_never_meet),
         cmocka_unit_test(test_TR_01),
         cmocka_unit_test(test_TR_03),
     };
