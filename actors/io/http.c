@@ -584,7 +584,7 @@ static void on_drain(http_t *self, const qr_message_t *message, qr_outbox_t *out
 {
     self->draining = self->drain_asked = true;
     self->drain_by_us = message->now_us + message->body.drain.budget_us;
-    if (self->server) qr_http_server_refuse(self->server, QR_E_DRAINING);
+    if (self->server) qr_http_server_refuse(self->server, QR_E_DRAINING, false);
     qr_outbox_alarm(outbox, self->drain_by_us);
     settle_drain(self, message->now_us, outbox);
 }
@@ -597,7 +597,7 @@ static void on_stop(http_t *self, const qr_given_t *given, const qr_message_t *m
         qr_send(outbox, message->from, stopped, (&(qr_stopped_t){.reason = QR_E_OK}));
         return;
     }
-    qr_http_server_refuse(self->server, QR_E_DRAINING);
+    qr_http_server_refuse(self->server, QR_E_DRAINING, true);
     qr_http_exchange_t *x;
     bool left;
     while ((x = qr_http_server_next(self->server, &left))) self->local_open++;

@@ -68,6 +68,8 @@ struct qr_http_server {
     uint16_t port;
     char name[300];
     uint32_t refuse_reason;
+    bool refuse_all; /* every exchange, not completions alone */
+    bool closing;    /* nothing may be suspended any more: libmicrohttpd does not stop over a suspended connection */
     qr_http_exchange_t *exchanges; /* [QR_HTTP_EXCHANGES_MAX] */
     uint32_t free_list[QR_HTTP_EXCHANGES_MAX], free_count;
     uint32_t queue[QR_HTTP_EXCHANGES_MAX], queue_head, queue_count;
@@ -314,12 +316,14 @@ static enum MHD_Result hand_over(qr_http_server_t *s, struct MHD_Connection *c, 
 {
     qr_http_error_t error;
     lock(s);
-    uint32_t refuse = kind == QR_HTTP_COMPLETION ? s->refuse_reason : 0;
-    qr_http_exchange_t *x = refuse ? NULL : exchange_take(s);
+    uint32_t refuse = kind == QR_HTTP_COMPLETION || s->refuse_all ? s->refuse_reason : 0;
+    bool closing = s->closing;
+    qr_http_exchange_t *x = refuse || closing ? NULL : exchange_take(s);
     if (!x) {
         unlock(s);
         if (request) qr_http_request_done(request);
         free(request);
+        if (closing) return MHD_NO;
         qr_http_error_reason(&error, refuse ? refuse : QR_E_BUSY, (qr_bytes_t){0}, (qr_bytes_t){0}, 1000);
         return answer_error(s, c, &error, NULL, false);
     }
@@ -847,6 +851,7 @@ void qr_http_server_destroy(qr_http_server_t **server)
     if (!s) return;
     if (s->daemon) {
         lock(s);
+        s->closing = true;
         for (uint32_t i = 0; i < QR_HTTP_EXCHANGES_MAX; i++) {
             qr_http_exchange_t *x = &s->exchanges[i];
             if (!x->mhd_holds) continue;
@@ -879,10 +884,11 @@ const char *qr_http_server_name(const qr_http_server_t *server) { return server-
 uint16_t qr_http_server_port(const qr_http_server_t *server) { return server->port; }
 int qr_http_server_wake_descriptor(const qr_http_server_t *server) { return server->watch_fd; }
 
-void qr_http_server_refuse(qr_http_server_t *s, uint32_t reason)
+void qr_http_server_refuse(qr_http_server_t *s, uint32_t reason, bool all)
 {
     lock(s);
     s->refuse_reason = reason;
+    s->refuse_all = all;
     unlock(s);
 }
 

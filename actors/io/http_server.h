@@ -57,8 +57,8 @@ const char *qr_http_server_name(const qr_http_server_t *server);
 uint16_t qr_http_server_port(const qr_http_server_t *server);
 /* Readable when there is something for the actor. */
 int qr_http_server_wake_descriptor(const qr_http_server_t *server);
-/* While refusing, completions are answered 503 with this reason. 0: accept. */
-void qr_http_server_refuse(qr_http_server_t *server, uint32_t reason);
+/* While refusing, completions are answered 503 with this reason; all: whatever else needs the actor too. 0: accept. */
+void qr_http_server_refuse(qr_http_server_t *server, uint32_t reason, bool all);
 
 /* Looks at clients that left, lingering sockets and, every 250 ms, at deadlines of slow senders. */
 void qr_http_server_watch(qr_http_server_t *server);

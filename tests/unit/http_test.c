@@ -1009,6 +1009,53 @@ static void test_drain_and_stop(void **state)
     stand_destroy(s);
 }
 
+/* While the last answers leave, nothing new is taken in that nobody would answer. */
+static void test_stop_refuses_all(void **state)
+{
+    (void)state;
+    stand_t *s = stand_new(4096);
+    assert_true(stand_start(s));
+    int stuck = client_open_post(s, "/v1/completions", "{\"prompt\":\"FLOOD\",\"stream\":true}"); /* does not read: stop waits for it */
+    assert_true(stand_wait(s, &s->cancels, 1, 8000));
+    stand_set(s, stopping, true);
+    usleep(20000);
+    static const char *const paths[] = {"/healthz", "/readyz", "/metrics"};
+    for (size_t i = 0; i < QR_COUNT(paths); i++) assert_error(client_get(s, paths[i]), 503, "", "draining");
+    assert_error(client_post(s, "/admin/cache/drop", ""), 503, "", "draining");
+    assert_true(stand_wait(s, &s->stopped, 1, 1000));
+    close(stuck);
+    stand_destroy(s);
+}
+
+/* Clients that ask while the server goes. */
+static void *asker(void *context)
+{
+    static const char ask_health[] = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+    int fd = *(int *)context;
+    char many[8 * (sizeof ask_health - 1)], some[4096];
+    for (size_t i = 0; i < 8; i++) memcpy(many + i * (sizeof ask_health - 1), ask_health, sizeof ask_health - 1);
+    while (client_send(fd, many, sizeof many) && recv(fd, some, sizeof some, 0) > 0) continue;
+    return NULL;
+}
+static void test_stop_under_load(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        stand_t *s = stand_new(4096);
+        assert_true(stand_start(s));
+        pthread_t threads[8];
+        int fds[8];
+        for (size_t i = 0; i < QR_COUNT(threads); i++) fds[i] = client_connect(s);
+        for (size_t i = 0; i < QR_COUNT(threads); i++) pthread_create(&threads[i], NULL, asker, &fds[i]);
+        usleep(20000);
+        stand_destroy(s);
+        for (size_t i = 0; i < QR_COUNT(threads); i++) {
+            pthread_join(threads[i], NULL);
+            close(fds[i]);
+        }
+    }
+}
+
 static int setup(void **state)
 {
     stand_t *s = stand_new(4096);
@@ -1050,7 +1097,8 @@ int main(void)
         WITH_STAND(test_failures),
         WITH_STAND(test_SC_05),
         WITH_STAND(test_port_in_use),
-        cmocka_unit_test(test_drain_and_stop),
+        cmocka_unit_test(test_drain_and_stop), cmocka_unit_test(test_stop_refuses_all),
+        cmocka_unit_test(test_stop_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
