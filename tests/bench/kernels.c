@@ -1,7 +1,7 @@
 /* link: qr_kernels */
 /* kernels.c - rates of the cpu device, kernel by kernel: what the tiles reach of this machine, and what a hand-over costs.
  *
- *   bench_kernels [--tiny] [--isa scalar|avx2|avx512] [--threads N] [--only WORD] [--cpu-time]
+ *   bench_kernels [--tiny] [--isa scalar|avx2|avx512] [--threads N] [--only WORD] [--layers N] [--repeats N] [--cpu-time]
  * --cpu-time counts the calling thread's processor time instead of the clock: on a busy machine, with --threads 1, what the code costs.
  * Shapes are SmolLM2-135M's: hidden 576, feed-forward 1536, 9 query and 3 kv heads of 64, 30 layers, vocabulary 49152. Every line: best
  * and median of the repeats. Best is what the code can do; the distance to the median is the machine's other work. */
@@ -16,7 +16,7 @@
 #include "kernels/half.h"
 #include "kernels/layout.h"
 
-enum { HIDDEN = 576, FORWARD = 1536, HEADS = 9, KV_HEADS = 3, DIM = 64, QKV = 960, VOCABULARY = 49152, PAGE = 16, REPEATS_MAX = 64 };
+enum { HIDDEN = 576, FORWARD = 1536, HEADS = 9, KV_HEADS = 3, DIM = 64, QKV = 960, VOCABULARY = 49152, PAGE = 16, REPEATS_MAX = 4096 };
 
 typedef struct bench {
     qr_device_t *device;
@@ -95,7 +95,7 @@ static double time_ns(const bench_t *b)
 /* Time of one run of the queued launches, repeated: best and median in ns. */
 static void measure(bench_t *b, const qr_launch_t *launches, uint32_t count, double *ret_best, double *ret_median)
 {
-    double ns[REPEATS_MAX];
+    static double ns[REPEATS_MAX];
     for (uint32_t r = 0; r < b->repeats + 1; r++) {
         for (uint32_t i = 0; i < count; i++) must(qr_device_enqueue(b->device, &launches[i]));
         double start = time_ns(b);
@@ -345,10 +345,12 @@ int main(int argc, char **argv)
         if (!strcmp(argv[i], "--tiny")) b.tiny = true;
         else if (!strcmp(argv[i], "--cpu-time")) b.cpu_time = true;
         else if (!strcmp(argv[i], "--threads")) b.threads = (uint32_t)atoi(value), i++;
+        else if (!strcmp(argv[i], "--layers")) b.layers = (uint32_t)qr_min_u64(qr_max_u64((uint64_t)atoi(value), 1), 200), i++;
+        else if (!strcmp(argv[i], "--repeats")) b.repeats = (uint32_t)qr_min_u64(qr_max_u64((uint64_t)atoi(value), 1), REPEATS_MAX), i++;
         else if (!strcmp(argv[i], "--only")) b.only = value, i++;
         else if (!strcmp(argv[i], "--isa"))
             config.isa = !strcmp(value, "scalar") ? QR_ISA_SCALAR : !strcmp(value, "avx2") ? QR_ISA_AVX2 : QR_ISA_AVX512, i++;
-        else return fprintf(stderr, "usage: bench_kernels [--tiny] [--isa scalar|avx2|avx512] [--threads N] [--only WORD] [--cpu-time]\n"), 2;
+        else return fprintf(stderr, "usage: bench_kernels [--tiny] [--isa scalar|avx2|avx512] [--threads N] [--only WORD] [--layers N] [--repeats N] [--cpu-time]\n"), 2;
     }
     config.threads = b.threads;
     if (b.tiny) b.layers = 1, b.repeats = 3;
