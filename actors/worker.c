@@ -10,6 +10,7 @@
  *     replaced it and the scheduler has ended it. A repeated offer changes nothing and is answered the same.
  * W2. Tokens [acked, head) of a request are kept; head - acked <= QR_WORKER_UNACKED_MAX. Nothing is forgotten before it is acked.
  * W3. At most one `tokens` is open per router. `sent` and `finish_sent` say what the open one holds.
+ *     Requests of a router whose answer is overdue are dropped, and it is refused until it has answered.
  * W4. Each submit is answered by one `ended`; at most one submit_cancel is sent for it.
  * W5. `open` lists exactly the records that are not free; the counters are sums over them. */
 #include "actors/worker.h"
@@ -23,6 +24,7 @@
 #include "base/text.h"
 
 enum { NONE = 0xffffffffu };
+enum { ASK_OFFER_TIMEOUTS = 4 }; /* offer_timeout_ms until an answer to `tokens` is overdue */
 enum { CANCELS_PER_CALL = 64, MAX_OUT = CANCELS_PER_CALL + QR_WORKER_ROUTERS_MAX + 8 };
 
 enum record_state { RECORD_FREE, RECORD_RUNNING, RECORD_ENDED };
@@ -38,11 +40,13 @@ typedef struct record {
     uint32_t finish, error, cached_tokens;
     uint32_t prompt, pages; /* tokens that wait for a first token; pages it may need */
     uint32_t place;         /* in `open` */
+    uint32_t cut, unused;   /* cut: a token found no room; nothing more is kept */
 } record_t;
 
 typedef struct router {
-    uint64_t address;  /* 0 = free */
-    uint32_t requests; /* records that name it */
+    uint64_t address;   /* 0 = free */
+    uint64_t ask_by_us; /* ask_open: when its answer is overdue */
+    uint32_t requests;  /* records that name it */
     uint32_t ask_open;
 } router_t;
 
@@ -154,21 +158,27 @@ static void record_drop(worker_t *self, record_t *r)
     record_try_free(self, r);
 }
 
+/* Sends the cancel of one record if it is due. */
+static bool cancel_send(const call_t *call, record_t *r)
+{
+    if (r->cancel != CANCEL_DUE) return false;
+    r->cancel = CANCEL_SENT;
+    call->self->cancels_due--;
+    qr_submit_cancel_t cancel = {.request_id = r->request_id, .attempt = r->attempt, .finish = r->cancel_finish};
+    qr_send(call->outbox, call->self->scheduler, submit_cancel, &cancel);
+    return true;
+}
+
 static void sweep_cancels(const call_t *call)
 {
     worker_t *self = call->self;
     uint32_t sent = 0;
-    for (uint32_t i = 0; i < self->open_count && self->cancels_due && sent < CANCELS_PER_CALL; i++) {
-        record_t *r = record_of(self, open_of(self)[i]);
-        if (r->cancel != CANCEL_DUE) continue;
-        r->cancel = CANCEL_SENT;
-        self->cancels_due--;
-        sent++;
-        qr_submit_cancel_t cancel = {.request_id = r->request_id, .attempt = r->attempt, .finish = r->cancel_finish};
-        qr_send(call->outbox, self->scheduler, submit_cancel, &cancel);
-    }
+    for (uint32_t i = 0; i < self->open_count && self->cancels_due && sent < CANCELS_PER_CALL; i++)
+        sent += cancel_send(call, record_of(self, open_of(self)[i]));
     if (self->cancels_due) qr_outbox_alarm(call->outbox, call->now_us);
 }
+
+static bool is_overdue(const router_t *router, uint64_t now_us) { return router->ask_open && now_us >= router->ask_by_us; }
 
 static router_t *router_find(worker_t *self, uint64_t address)
 {
@@ -227,7 +237,8 @@ static uint32_t offer_reason(const call_t *call, const qr_offer_t *offer, uint64
     if (never_fits(call->given, offer_rows_max(offer))) return QR_E_NEVER_FITS;
     if (self->state != QR_STATE_READY) return QR_E_DRAINING;
     if (self->open_count == self->records_max) return QR_E_BUSY;
-    if (!router_find(self, from) && !router_find(self, 0)) return QR_E_BUSY;
+    const router_t *router = router_find(self, from);
+    if (router ? is_overdue(router, call->now_us) : !router_find(self, 0)) return QR_E_BUSY;
     return 0;
 }
 
@@ -303,16 +314,20 @@ static void on_offer(const call_t *call, const qr_offer_t *offer, uint64_t from)
         qr_send(call->outbox, from, offer_accepted, &accepted); /* a repeat (W1) */
         return;
     }
-    uint32_t reason = (newest && newest->attempt >= offer->attempt) || ended_before(self, offer->request_id, offer->attempt)
-                          ? QR_E_STALE
-                          : offer_reason(call, offer, from);
+    uint32_t reason = 0;
+    if (newest && self->routers[newest->router].address != from)
+        reason = QR_E_IN_USE; /* only who began a request may begin it anew */
+    else if ((newest && newest->attempt >= offer->attempt) || ended_before(self, offer->request_id, offer->attempt))
+        reason = QR_E_STALE;
+    else
+        reason = offer_reason(call, offer, from);
     if (reason) {
         refuse_offer(call, offer, from, reason);
         return;
     }
     if (newest && !QR_MUTANT(173)) { /* replaced by the newer attempt; the scheduler hears the cancel before the new submit */
         record_drop(self, newest);
-        sweep_cancels(call);
+        (void)cancel_send(call, newest);
     }
     record_take(call, offer, from);
     qr_send(call->outbox, from, offer_accepted, &accepted);
@@ -389,12 +404,29 @@ static void flush(const call_t *call, uint32_t index)
     }
     if (columns.count == 0) return;
     router->ask_open = 1;
+    router->ask_by_us = call->now_us + ASK_OFFER_TIMEOUTS * call->given->params.offer_timeout_ms * 1000;
     send_columns(call, router->address, &columns);
 }
 
 static void flush_all(const call_t *call)
 {
     for (uint32_t i = 0; i < QR_WORKER_ROUTERS_MAX; i++) flush(call, i);
+}
+
+/* A router answers `tokens` as soon as it reads them: one that does not for so long hears no more of its requests. */
+static void drop_overdue(const call_t *call)
+{
+    worker_t *self = call->self;
+    for (uint32_t i = 0; i < QR_WORKER_ROUTERS_MAX; i++) {
+        if (self->routers[i].ask_open && !is_overdue(&self->routers[i], call->now_us))
+            qr_outbox_alarm(call->outbox, self->routers[i].ask_by_us);
+        for (uint32_t k = self->open_count; k-- > 0 && is_overdue(&self->routers[i], call->now_us);) {
+            record_t *r = record_of(self, open_of(self)[k]);
+            if (r->router != i || r->dropped) continue;
+            r->in_ask = 0;
+            record_drop(self, r);
+        }
+    }
 }
 
 /* The open ask is over; what it named and `taken` did not confirm is unknown to the router. */
@@ -439,7 +471,9 @@ static void on_tokens_taken(const call_t *call, const qr_tokens_taken_t *taken, 
 static void keep_token(worker_t *self, record_t *r, uint32_t token, uint32_t logprob)
 {
     prompt_over(self, r);
+    if (r->cut) return; /* a gap would follow */
     if (r->head - r->acked == QR_WORKER_UNACKED_MAX) { /* W2: the router does not read */
+        r->cut = 1;
         if (r->cancel == CANCEL_NONE) {
             r->finish = QR_FINISH_ERROR;
             r->error = QR_E_SLOW_CLIENT;
@@ -447,7 +481,6 @@ static void keep_token(worker_t *self, record_t *r, uint32_t token, uint32_t log
         record_cancel(self, r, QR_FINISH_CANCELLED);
         return;
     }
-    if (r->error == QR_E_SLOW_CLIENT) return; /* a gap would follow */
     ring_of(self, r, self->tokens_at)[r->head % QR_WORKER_UNACKED_MAX] = token;
     ring_of(self, r, self->logprobs_at)[r->head % QR_WORKER_UNACKED_MAX] = logprob;
     r->head++;
@@ -525,15 +558,27 @@ static void observe(const call_t *call)
     qr_outbox_alarm(call->outbox, due_us);
 }
 
-/* The routers of a node will not hear or answer any more; with link_down its open questions are closed too. */
-static void node_gone(const call_t *call, uint32_t node, bool link)
+/* The node was silent but its link is up: its requests end, and their ends still travel in `tokens`. */
+static void node_silent(const call_t *call, uint32_t node)
+{
+    worker_t *self = call->self;
+    for (uint32_t i = 0; i < self->open_count; i++) {
+        record_t *r = record_of(self, open_of(self)[i]);
+        if (qr_address_node(self->routers[r->router].address) != node || r->state != RECORD_RUNNING || r->cancel != CANCEL_NONE) continue;
+        r->finish = QR_FINISH_ERROR;
+        r->error = QR_E_PEER_DOWN;
+        record_cancel(self, r, QR_FINISH_CANCELLED);
+    }
+}
+
+/* The link is down: its routers will not hear or answer any more, and their open questions are closed. */
+static void node_gone(const call_t *call, uint32_t node)
 {
     worker_t *self = call->self;
     for (uint32_t i = self->open_count; i-- > 0;) {
         record_t *r = record_of(self, open_of(self)[i]);
         if (qr_address_node(self->routers[r->router].address) == node) record_drop(self, r);
     }
-    if (!link) return;
     for (uint32_t i = 0; i < QR_WORKER_ROUTERS_MAX; i++)
         if (self->routers[i].address && qr_address_node(self->routers[i].address) == node) ask_over(self, i, false);
     for (uint32_t i = 0; i < QR_WORKER_PROBES_MAX; i++)
@@ -683,11 +728,12 @@ static void worker_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_probe: on_probe(&call, &message->body.probe, message->from); break;
     case QR_MESSAGE_probe_done: on_probe_done(&call, &message->body.probe_done); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(&call, message->from); break;
-    case QR_MESSAGE_peer_down: node_gone(&call, message->body.peer_down.node, false); break;
-    case QR_MESSAGE_link_down: node_gone(&call, message->body.link_down.node, true); break;
+    case QR_MESSAGE_peer_down: node_silent(&call, message->body.peer_down.node); break;
+    case QR_MESSAGE_link_down: node_gone(&call, message->body.link_down.node); break;
     case QR_MESSAGE_link_up: break;
     default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
     }
+    drop_overdue(&call);
     sweep_cancels(&call);
     flush_all(&call);
     observe(&call);

@@ -343,7 +343,86 @@ static void test_a_lost_node_takes_its_requests_and_questions_with_it(void **sta
     end(&f, 12, QR_FINISH_CANCELLED, 0);
     assert_int_equal(open_requests(&f), 2); /* its question is still open: the link is not down */
     take(&f, ROUTER_B, 12, 1);
+    const qr_tokens_t *t = HEARD(f.w, tokens); /* a silent node that is back hears the end */
+    assert_int_equal(t->finishes.data[0], QR_FINISH_ERROR);
+    assert_int_equal(t->errors.data[0], QR_E_PEER_DOWN);
+    take(&f, ROUTER_B, 12, 1);
     assert_int_equal(open_requests(&f), 1);
+    tear_down(&f);
+}
+
+/* An offer under the id of someone else's request replaces nothing, whatever its attempt. */
+static void test_a_request_belongs_to_its_router(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4);
+    accept(&f, ROUTER_A, 7);
+    offer(&f, ROUTER_B, 7, 9);
+    assert_int_equal(HEARD(f.w, offer_refused)->reason, QR_E_IN_USE);
+    assert_int_equal(HEARD_COUNT(f.w, submit_cancel) + HEARD_COUNT(f.w, submit), 0);
+    step(&f, 7, 50);
+    assert_int_equal(stand_heard(f.w, QR_MESSAGE_tokens, 0)->to, ROUTER_A);
+    offer(&f, ROUTER_B, 7, 1);
+    assert_int_equal(HEARD(f.w, offer_refused)->reason, QR_E_IN_USE);
+    tear_down(&f);
+}
+
+/* A router that takes `tokens` and never answers keeps neither lanes nor pages; once it answers it is served again. */
+static void test_a_router_that_does_not_answer_loses_its_requests(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4);
+    accept(&f, ROUTER_A, 6);
+    accept(&f, ROUTER_B, 7);
+    uint64_t asked_us = f.w->now_us, due_us = asked_us + 4 * f.given->params.offer_timeout_ms * 1000;
+    step(&f, 7, 50);
+    while (HEARD_COUNT(f.w, submit_cancel) == 0) assert_true(stand_alarm(f.w, due_us));
+    assert_int_equal(f.w->now_us, due_us);
+    assert_int_equal(HEARD(f.w, submit_cancel)->request_id, 7);
+    end(&f, 7, QR_FINISH_CANCELLED, 0);
+    assert_int_equal(open_requests(&f), 1);
+    assert_true(f.w->outbox.alarm_us > f.w->now_us);
+    offer(&f, ROUTER_B, 8, 1);
+    assert_int_equal(HEARD(f.w, offer_refused)->reason, QR_E_BUSY);
+    take(&f, ROUTER_B, 7, 1);
+    accept(&f, ROUTER_B, 9);
+    tear_down(&f);
+}
+
+/* What is drawn after the ring was full is never told, also when a cancel came first and room was made meanwhile. */
+static void test_a_full_ring_ends_the_tokens_of_a_cancelled_request(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4);
+    accept(&f, ROUTER_A, 7);
+    for (uint32_t i = 0; i < QR_WORKER_UNACKED_MAX; i++) step(&f, 7, i % 100);
+    SAY(f.w, ROUTER_A, offer_cancel, .request_id = 7, .attempt = 1, .finish = QR_FINISH_STOP);
+    step(&f, 7, 98); /* no room */
+    take(&f, ROUTER_A, 7, 1);
+    step(&f, 7, 99); /* room, but a gap before it */
+    end(&f, 7, QR_FINISH_STOP, 0);
+    take(&f, ROUTER_A, 7, QR_WORKER_UNACKED_MAX);
+    const qr_tokens_t *t = HEARD(f.w, tokens);
+    assert_int_equal(t->counts.data[0], 0);
+    assert_int_equal(t->finishes.data[0], QR_FINISH_STOP);
+    tear_down(&f);
+}
+
+/* More cancels are due than one call sends: the one a newer attempt needs goes before its submit all the same. */
+static void test_a_newer_attempt_while_many_cancels_wait(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(300);
+    for (uint64_t id = 1; id <= 300; id++) accept(&f, ROUTER_B, id);
+    SAY(f.w, f.w->address, link_down, .node = 2, .reason = 0);
+    offer(&f, ROUTER_B, 300, 2);
+    assert_int_equal(HEARD(f.w, offer_refused)->reason, QR_E_BUSY); /* the table is full */
+    end(&f, 1, QR_FINISH_CANCELLED, 0);
+    f.w->now_us -= 1; /* nothing fired meanwhile */
+    offer(&f, ROUTER_B, 250, 2);
+    assert_int_equal(f.w->messages[0].type, QR_MESSAGE_submit_cancel);
+    assert_int_equal(f.w->messages[0].body.submit_cancel.request_id, 250);
+    assert_int_equal(HEARD(f.w, submit)->attempt, 2);
     tear_down(&f);
 }
 
@@ -523,6 +602,10 @@ int main(void)
         cmocka_unit_test(test_a_router_that_does_not_read_ends_its_request),
         cmocka_unit_test(test_a_lost_node_takes_its_requests_and_questions_with_it),
         cmocka_unit_test(test_many_cancels_at_once_go_out_in_parts),
+        cmocka_unit_test(test_a_request_belongs_to_its_router),
+        cmocka_unit_test(test_a_router_that_does_not_answer_loses_its_requests),
+        cmocka_unit_test(test_a_full_ring_ends_the_tokens_of_a_cancelled_request),
+        cmocka_unit_test(test_a_newer_attempt_while_many_cancels_wait),
         cmocka_unit_test(test_probes_of_several_routers_find_their_way_back),
         cmocka_unit_test(test_observations_come_at_the_start_on_change_and_now_and_then),
         cmocka_unit_test(test_drain_and_stop),
