@@ -15,7 +15,8 @@
  * I6. rows_done <= rows_sent <= rows_total = known tokens + tokens still to draw - 1. Row p draws iff p >= known tokens - 1.
  * I7. Token storage: regions of the requests lie in the order of the list, do not overlap, and sum to tokens_used.
  * I8. A producer stands where the earliest request that waits for it stands, so that a wait never inverts the order.
- * I9. cached_tokens is the boundary of the grant and nothing else; computed prompt rows are counted when they are committed. */
+ * I9. cached_tokens is the boundary of the grant and nothing else; computed prompt rows are counted when they are committed, those
+ *     that an ended request did not come to when it ends: prompt = cached + computed + uncomputed while nothing is open. */
 #include "actors/scheduler.h"
 
 #include "actors/note.h"
@@ -94,7 +95,7 @@ typedef struct scheduler {
     uint32_t request_count, queue_count, window_count, free_request, token_head, token_tail;
     uint32_t lanes_used, draining;
     uint32_t windowed[QR_GROUPS_MAX];
-    uint64_t prompt_tokens, cached_tokens, computed_tokens, generated_tokens;
+    uint64_t prompt_tokens, cached_tokens, computed_tokens, uncomputed_tokens, generated_tokens;
     uint64_t batches_done, batches_failed, lanes_failed, decode_rows, prefill_rows, void_rows, asks;
     qr_calibration_t calibration;
     batch_t batches[QR_BATCHES_IN_FLIGHT]; /* oldest first */
@@ -294,7 +295,10 @@ static void request_end(const call_t *call, request_t *r, uint32_t finish, uint3
     send_ended(call, r, finish, error);
     qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_ended, r->request_id, finish, error, r->computed);
     lane_t *lane = r->lane == NONE ? NULL : lane_of(self, r->lane);
-    if (r->state != REQUEST_PLACED) queue_remove(self, r);
+    if (r->state != REQUEST_PLACED)
+        queue_remove(self, r);
+    else if (lane)
+        self->uncomputed_tokens += r->generated_from - qr_min_u32(r->boundary, r->generated_from) - r->computed; /* I9 */
     tokens_forget(self, r);
     qr_assert(qr_map_remove(map_of(self), r->request_id));
     memset(r, 0, sizeof *r);
@@ -908,7 +912,8 @@ static request_t *request_take(const call_t *call, const qr_submit_t *submit)
     r->order = order_of(self, call->now_us, submit->priority);
     r->seed = submit->seed;
     r->submitted_us = call->now_us;
-    r->deadline_us = call->now_us + (submit->budget_us ? submit->budget_us : call->given->params.request_timeout_ms * 1000);
+    uint64_t timeout_us = call->given->params.request_timeout_ms * 1000; /* a budget may come from another machine */
+    r->deadline_us = call->now_us + (submit->budget_us ? qr_min_u64(submit->budget_us, timeout_us) : timeout_us);
     r->generated_from = submit->generated_from;
     r->draws_max = submit->max_tokens - ((uint32_t)submit->tokens.count - submit->generated_from);
     r->temperature_bits = submit->temperature_bits;
@@ -1036,6 +1041,7 @@ static void on_metrics_read(const call_t *call, uint64_t from)
         {ID_prompt_tokens_total, self->prompt_tokens},
         {ID_cached_tokens_total, self->cached_tokens},
         {ID_computed_tokens_total, self->computed_tokens},
+        {ID_uncomputed_tokens_total, self->uncomputed_tokens},
         {ID_generated_tokens_total, self->generated_tokens},
         {ID_lanes_open, self->lanes_used},
         {ID_queue_requests, self->queue_count},
@@ -1124,6 +1130,16 @@ static void scheduler_init(void *block, const qr_given_t *given, uint64_t addres
     qr_map_init(map_of(self), self->requests_max, address);
 }
 
+/* Only the worker's are passed on: their window is the executor's, and what comes back goes to it. */
+static void on_probe(const call_t *call, const qr_message_t *message)
+{
+    const qr_probe_t *b = &message->body.probe;
+    if (message->from == call->self->worker)
+        qr_send(call->outbox, call->self->executor, probe, b);
+    else
+        qr_send(call->outbox, message->from, probe_done, (&(qr_probe_done_t){.probe_id = b->probe_id, .reason = QR_E_BUSY}));
+}
+
 static void scheduler_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     scheduler_t *self = block;
@@ -1144,7 +1160,7 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_lane_closed: on_lane_closed(&call, &message->body.lane_closed); break;
     case QR_MESSAGE_batch_done: on_batch_done(&call, &message->body.batch_done); break;
     case QR_MESSAGE_batch_failed: on_batch_failed(&call, &message->body.batch_failed); break;
-    case QR_MESSAGE_probe: qr_send(outbox, self->executor, probe, &message->body.probe); break;
+    case QR_MESSAGE_probe: on_probe(&call, message); break;
     case QR_MESSAGE_probe_done: qr_send(outbox, self->worker, probe_done, &message->body.probe_done); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(&call, message->from); break;
     case QR_MESSAGE_link_up:

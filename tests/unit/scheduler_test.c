@@ -638,6 +638,70 @@ static void test_probe_walks_through_and_back(void **state)
     tear_down(&f);
 }
 
+static void test_a_stranger_probes_nothing(void **state)
+{
+    (void)state;
+    const uint64_t stranger = qr_address(2, 1, QR_ROLE_worker, 0);
+    fixture_t f = set_up(1, 8);
+    SAY(f.s, stranger, probe, .probe_id = 6);
+    assert_int_equal(f.s->outbox.count, 1);
+    assert_int_equal(f.s->messages[0].to, stranger);
+    assert_int_equal(HEARD(f.s, probe_done)->reason, QR_E_BUSY);
+    tear_down(&f);
+}
+
+/* A budget from another machine neither outlives request_timeout_ms nor overflows. */
+static void test_a_budget_is_at_most_the_timeout(void **state)
+{
+    (void)state;
+    static const uint64_t budgets[] = {UINT64_MAX, UINT64_MAX - 900000, 1ull << 50};
+    for (size_t i = 0; i < QR_COUNT(budgets); i++) {
+        fixture_t f = set_up(1, 8);
+        uint64_t start_us = f.s->now_us, timeout_us = f.given->params.request_timeout_ms * 1000;
+        SAY(f.s, WORKER, submit, .request_id = 2, .attempt = 1, .generated_from = 1, .tokens = COLUMN32(1), .max_tokens = 4,
+            .budget_us = budgets[i]);
+        assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 1);
+        assert_int_equal(HEARD_COUNT(f.s, ended), 0);
+        while (HEARD_COUNT(f.s, ended) == 0) assert_true(stand_alarm(f.s, start_us + timeout_us));
+        assert_int_equal(f.s->now_us, start_us + timeout_us);
+        assert_int_equal(HEARD(f.s, ended)->error, QR_E_DEADLINE);
+        tear_down(&f);
+    }
+}
+
+static uint64_t metric(fixture_t *f, uint32_t id)
+{
+    SAY(f->s, qr_address(1, 0, QR_ROLE_http, 0), metrics_read, .version = 1);
+    const qr_metrics_t *m = HEARD(f->s, metrics);
+    for (uint64_t i = 0; i < m->ids.count; i++)
+        if (m->ids.data[i] == id) return m->values.data[i];
+    return UINT64_MAX;
+}
+
+/* prompt = cached + computed + uncomputed, also for requests that are cancelled or fail in the middle of their prompt. */
+static void test_prompt_rows_add_up_when_cancelled(void **state)
+{
+    (void)state;
+    enum {
+#define METRIC(name, number, kind, help) ID_##name = number,
+#include "messages/metric.def"
+    };
+    fixture_t f = set_up(1, 4);
+    submit(&f, 1, 10, 20, 4);
+    grant(&f, 1, 3);
+    uint64_t lane = open_lane(&f), b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    uint64_t computed = HEARD_NTH(f.s, batch_run, 0)->row_counts.data[0];
+    done_one(&f, b1, lane, QR_TOKEN_NONE);
+    SAY(f.s, WORKER, submit_cancel, .request_id = 1, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+    assert_int_equal(HEARD(f.s, ended)->computed_tokens, computed);
+    done_one(&f, b2, lane, QR_TOKEN_NONE);
+    assert_int_equal(metric(&f, ID_cached_tokens_total), 3);
+    assert_int_equal(metric(&f, ID_computed_tokens_total), computed);
+    assert_int_equal(metric(&f, ID_prompt_tokens_total), 20);
+    assert_int_equal(metric(&f, ID_uncomputed_tokens_total), 20 - 3 - computed);
+    tear_down(&f);
+}
+
 static void test_stale_answers_change_nothing(void **state)
 {
     (void)state;
@@ -698,20 +762,11 @@ static void test_drain_refuses_new_work_and_answers_when_the_old_is_done_or_its_
     tear_down(&f);
 }
 
-static uint64_t metric(fixture_t *f, uint32_t id)
-{
-    SAY(f->s, qr_address(1, 0, QR_ROLE_http, 0), metrics_read, .version = 1);
-    const qr_metrics_t *m = HEARD(f->s, metrics);
-    for (uint64_t i = 0; i < m->ids.count; i++)
-        if (m->ids.data[i] == id) return m->values.data[i];
-    return UINT64_MAX;
-}
-
 /* SD-05 Counters that mislead: cold, warm, cancelled in prefill. (Restores and n > 1 come with later parts.) */
 static void test_SD_05(void **state)
 {
     (void)state;
-    enum { PROMPT = 7, CACHED = 8, COMPUTED = 9 };
+    enum { PROMPT = 7, CACHED = 8, COMPUTED = 9, UNCOMPUTED = 31 };
     fixture_t f = set_up(4, 8);
     uint64_t lane, b1, cached_sum = 0;
     static const uint32_t boundary[] = {0, 16};
@@ -739,6 +794,7 @@ static void test_SD_05(void **state)
     assert_int_equal(HEARD(f.s, ended)->computed_tokens, 8);
     assert_int_equal(metric(&f, CACHED), cached_sum);
     assert_int_equal(metric(&f, PROMPT), 17 * 3);
+    assert_int_equal(metric(&f, UNCOMPUTED), 17 - 8);
     tear_down(&f);
 }
 
@@ -790,6 +846,9 @@ int main(void)
         cmocka_unit_test(test_a_deadline_ends_queued_and_running_requests),
         cmocka_unit_test(test_windows_bound_the_rows_and_travel_with_the_next_batch),
         cmocka_unit_test(test_probe_walks_through_and_back),
+        cmocka_unit_test(test_a_stranger_probes_nothing),
+        cmocka_unit_test(test_a_budget_is_at_most_the_timeout),
+        cmocka_unit_test(test_prompt_rows_add_up_when_cancelled),
         cmocka_unit_test(test_stale_answers_change_nothing),
         cmocka_unit_test(test_a_grant_that_does_not_fit_ends_the_request_and_is_given_back),
         cmocka_unit_test(test_stop_ends_everything_and_answers_when_nothing_is_open),
