@@ -19,6 +19,7 @@ spec.loader.exec_module(oracle)
 
 TK_01 = ["brutalist", " brutalist"]
 TK_05 = ["a" * 2000, "_" * 64, "^" * 9]
+RUNS = [unit * 64 for unit in ["a", "^", " ", "Z", "0", "\u3002", "\n", "ab", " x", "'"]]  # what TK-05 repeats a million times
 TK_07 = ["a\r\nb", "Hello ", "Hello  \n", "     x", "\t\t\tx", "\n\n", "I'LL don't", "1234567", "3333", "1,234.50", "def f(x):\n    return x\n"]
 # Classes that newer Unicode versions changed, bytes without a token, marks, joined emoji, every kind of blank.
 UNICODE = ["a\u1c89b 1", "x\U0002ebf0y", "a\U00010d40b", "a\U00011de0b", "a\u180eb  c", "\u0301e\u0301 n\u0303o", "\U0001f469\u200d\U0001f680!",
@@ -72,9 +73,9 @@ def main():
     print("/* tokenizer_vectors.h - made by tests/oracle/tokenizer_vectors.py with tokenizers", tokenizers.__version__ + "; not edited by hand. */")
     print("typedef struct vector_token {\n    uint32_t id;\n    const char *text;\n} vector_token_t;")
     print("typedef struct vector {\n    const char *text;\n    uint32_t repeat;\n    const uint32_t *ids;\n    size_t count;\n} vector_t;")
-    write("smollm", tokens, types, merges, pre, TK_01 + TK_07 + UNICODE)
+    write("smollm", tokens, types, merges, pre, TK_01 + RUNS + TK_07 + UNICODE)
     tokens, types, merges, pre, _ = oracle.read_gpt2(folder, template)
-    write("gpt2", tokens, types, merges, pre, TK_01 + TK_05 + TK_07 + UNICODE)
+    write("gpt2", tokens, types, merges, pre, TK_01 + TK_05 + RUNS + TK_07 + UNICODE)
 
 
 main()

