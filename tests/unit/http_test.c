@@ -1014,8 +1014,10 @@ static void test_stop_refuses_all(void **state)
 {
     (void)state;
     stand_t *s = stand_new(4096);
+    s->given.params.stream_bytes = 65536;
     assert_true(stand_start(s));
-    int stuck = client_open_post(s, "/v1/completions", "{\"prompt\":\"FLOOD\",\"stream\":true}"); /* does not read: stop waits for it */
+    int stuck = client_open_post(s, "/v1/completions", /* does not read: stop waits for it */
+                                 "{\"prompt\":\"FLOOD\",\"stream\":true,\"logprobs\":0,\"return_token_ids\":true}");
     assert_true(stand_wait(s, &s->cancels, 1, 8000));
     stand_set(s, stopping, true);
     usleep(20000);
