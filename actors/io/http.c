@@ -116,7 +116,7 @@ static void fail(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, c
         qr_http_exchange_refuse(self->server, x, error);
         return;
     }
-    self->scratch.count = 0;
+    qr_http_buffer_clear(&self->scratch);
     if (!QR_MUTANT(251)) qr_http_answer_error(&x->answer, error, &self->scratch);
     (void)qr_http_exchange_stream(self->server, x, &self->scratch, given->params.stream_bytes + FINAL_BYTES, true);
 }
@@ -202,7 +202,7 @@ static void on_request_deltas(http_t *self, const qr_given_t *given, const qr_me
         qr_http_exchange_t *x = find_request(self, b->keys.data[i]);
         if (x && !x->cancelled) {
             const uint32_t *bits = b->logprob_bits.count == b->tokens.count && tokens ? b->logprob_bits.data + token_at : NULL;
-            self->scratch.count = 0;
+            qr_http_buffer_clear(&self->scratch);
             qr_http_answer_delta(&x->answer, &given->vocabulary, (qr_bytes_t){text_bytes ? b->text.data + text_at : NULL, text_bytes},
                                  tokens ? b->tokens.data + token_at : NULL, bits, tokens, &self->scratch);
             x->quiet_since_us = message->now_us;
@@ -226,7 +226,7 @@ static void on_request_finished(http_t *self, const qr_given_t *given, const qr_
         return;
     }
     if (b->finish == QR_FINISH_STOP || b->finish == QR_FINISH_LENGTH) {
-        self->scratch.count = 0;
+        qr_http_buffer_clear(&self->scratch);
         qr_http_answer_finish(&x->answer, &given->vocabulary, b, &self->scratch);
         if (x->answer.stream) {
             (void)qr_http_exchange_stream(self->server, x, &self->scratch, SIZE_MAX, true);
@@ -493,7 +493,7 @@ static void tick(http_t *self, const qr_given_t *given, uint64_t now_us, qr_outb
             fail_reason(self, given, x, QR_E_DEADLINE, "");
         } else if (x->answer.stream && now_us - x->quiet_since_us >= STREAM_WAIT_US) {
             x->quiet_since_us = now_us;
-            self->scratch.count = 0;
+            qr_http_buffer_clear(&self->scratch);
             qr_http_put(&self->scratch, comment);
             (void)qr_http_exchange_stream(self->server, x, &self->scratch, given->params.stream_bytes, false);
         }

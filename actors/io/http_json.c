@@ -24,6 +24,12 @@ void qr_http_buffer_done(qr_http_buffer_t *buffer)
     *buffer = (qr_http_buffer_t){0};
 }
 
+void qr_http_buffer_clear(qr_http_buffer_t *buffer)
+{
+    buffer->count = 0;
+    buffer->failed = false;
+}
+
 static bool buffer_room(qr_http_buffer_t *buffer, size_t count)
 {
     if (buffer->failed) return false;

@@ -17,6 +17,8 @@ typedef struct qr_http_buffer {
 } qr_http_buffer_t;
 
 void qr_http_buffer_done(qr_http_buffer_t *buffer);
+/* Empties it for another use; a failure is forgotten, the memory stays. */
+void qr_http_buffer_clear(qr_http_buffer_t *buffer);
 void qr_http_put_bytes(qr_http_buffer_t *buffer, const void *bytes, size_t count);
 void qr_http_put(qr_http_buffer_t *buffer, const char *text);
 void qr_http_put_u64(qr_http_buffer_t *buffer, uint64_t value);

@@ -32,7 +32,7 @@
 #include "model/model.h"
 
 enum { LINGERS_MAX = 32, LINGER_BYTES_MAX = 16 << 20, EVENTS = 64, BLOCK_BYTES = 4096, SWEEP_US = 250000, LINGER_US = 2000000 };
-enum { BODY_BYTES_PER_S_LEAST = 1024 }; /* a body may take client_timeout and a second more for each of these */
+enum { BODY_BYTES_PER_S_LEAST = 1024 }; /* a body or an answer may take client_timeout and a second more for each of these */
 static const uint64_t KEY_WAKE = UINT64_MAX, KEY_LINGER = 1ull << 63;
 
 /* One TCP connection. */
@@ -40,7 +40,7 @@ typedef struct connection {
     struct connection *previous, *next;
     int fd;
     bool in_body;         /* a request has begun and its body is not whole */
-    uint64_t deadline_us; /* for the bytes it is sending; QR_NEVER_US while we answer */
+    uint64_t deadline_us; /* for the bytes it sends, or reads of a finished answer; QR_NEVER_US while that is made */
 } connection_t;
 
 typedef struct farewell {
@@ -131,6 +131,14 @@ static void resume(qr_http_exchange_t *x)
     if (!x->suspended) return;
     x->suspended = false;
     MHD_resume_connection(x->connection);
+}
+
+/* The answer is complete: from here on its client has a time to read what waits. */
+static void expect_reading(qr_http_server_t *s, qr_http_exchange_t *x)
+{
+    connection_t *c = x->peer;
+    if (c && !QR_MUTANT(255))
+        c->deadline_us = now_us() + s->given->params.client_timeout_ms * 1000 + (x->out.count - x->out_at) * 1000000 / BODY_BYTES_PER_S_LEAST;
 }
 
 /* Tells the actor that nobody waits for this exchange any more. */
@@ -330,6 +338,7 @@ static enum MHD_Result hand_over(qr_http_server_t *s, struct MHD_Connection *c, 
     x->kind = kind;
     x->mhd_holds = x->actor_holds = true;
     x->connection = c;
+    x->peer = call->connection;
     x->fd = fd_of(c);
     x->request = request;
     x->held_bytes = held;
@@ -621,9 +630,15 @@ static enum MHD_Result take_body(qr_http_server_t *s, struct MHD_Connection *c, 
         qr_http_error_reason(&error, QR_E_MEMORY, (qr_bytes_t){0}, (qr_bytes_t){0}, 1000);
     if (large || full) return refuse_body(s, c, &error);
     qr_http_put_bytes(&call->body, data, *bytes);
+    if (call->body.failed) {
+        lock(s);
+        s->held_bytes -= *bytes; /* what the body has already is given back at its end */
+        unlock(s);
+        return MHD_NO;
+    }
     *bytes = 0;
     expect_body(s, call, true);
-    return call->body.failed ? MHD_NO : MHD_YES;
+    return MHD_YES;
 }
 
 /* The connection was resumed: say what the actor decided. */
@@ -679,7 +694,7 @@ static void on_completed(void *context, struct MHD_Connection *c, void **con_cls
     if (x) {
         (void)epoll_ctl(s->watch_fd, EPOLL_CTL_DEL, x->fd, NULL);
         x->mhd_holds = false;
-        x->connection = NULL;
+        x->connection = x->peer = NULL;
         x->fd = -1;
         s->open--;
         push_left(s, x);
@@ -1046,6 +1061,7 @@ void qr_http_exchange_answer(qr_http_server_t *s, qr_http_exchange_t *x, uint32_
         x->out = *body;
         *body = (qr_http_buffer_t){0};
         x->answered = true;
+        expect_reading(s, x);
         resume(x);
     }
     unlock(s);
@@ -1078,6 +1094,7 @@ int qr_http_exchange_stream(qr_http_server_t *s, qr_http_exchange_t *x, const qr
         if (x->out.failed || events->failed) x->aborted = true;
         x->streaming = true;
         x->answered |= end;
+        if (end) expect_reading(s, x);
         resume(x);
     }
     unlock(s);

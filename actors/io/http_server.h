@@ -36,6 +36,7 @@ typedef struct qr_http_exchange {
     bool queued, left_queued;
     uint32_t status, retry_after_s;
     void *connection; /* struct MHD_Connection */
+    void *peer;       /* its deadlines */
     int fd;
     qr_http_buffer_t out; /* body, or events not yet sent from out_at on */
     size_t out_at;

@@ -183,9 +183,22 @@ static void test_split_character(void **state)
     qr_http_answer_done(&a);
 }
 
+static void test_cleared_buffer(void **state)
+{
+    (void)state;
+    qr_http_buffer_t out = {0};
+    qr_http_put(&out, "old");
+    out.failed = true; /* as when memory ran out once */
+    qr_http_put(&out, "lost");
+    qr_http_buffer_clear(&out);
+    qr_http_put(&out, "new");
+    assert_true(!out.failed && out.count == 3 && !memcmp(out.data, "new", 3));
+    qr_http_buffer_done(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_escape), cmocka_unit_test(test_floats), cmocka_unit_test(test_errors),
-                                       cmocka_unit_test(test_parse), cmocka_unit_test(test_split_character)};
+                                       cmocka_unit_test(test_parse), cmocka_unit_test(test_cleared_buffer), cmocka_unit_test(test_split_character)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

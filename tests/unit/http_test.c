@@ -891,6 +891,42 @@ static void test_slow_client(void **state)
     stand_destroy(s);
 }
 
+/* Its connections get a small send buffer from it, so that a client that does not read is felt soon. */
+static void shrink_listener(const stand_t *s)
+{
+    for (int fd = 3, on, bytes = 16384; fd < 256; fd++) {
+        struct sockaddr_in at;
+        socklen_t on_bytes = sizeof on, at_bytes = sizeof at;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &on_bytes) || !on) continue;
+        if (getsockname(fd, (struct sockaddr *)&at, &at_bytes) || ntohs(at.sin_port) != s->port) continue;
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes), 0);
+        return;
+    }
+    fail_msg("no listener");
+}
+
+/* A finished stream waits for its reader no longer than its bytes are worth, whatever libmicrohttpd would allow. */
+static void test_finished_stream_expires(void **state)
+{
+    (void)state;
+    stand_t *s = stand_new(4096);
+    s->given.params.client_timeout_ms = 60000;
+    s->given.params.stream_bytes = 3000;
+    assert_true(stand_start(s));
+    shrink_listener(s);
+    s->given.params.client_timeout_ms = 300; /* libmicrohttpd keeps its minute */
+    stand_set(s, step_us, 5000); /* slow enough for its thread: only the full socket makes events wait */
+    int fd = client_open_post(s, "/v1/completions", "{\"prompt\":\"FLOOD\",\"stream\":true}");
+    assert_true(stand_wait(s, &s->cancels, 1, 20000));
+    usleep(3800000);
+    reply_t r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    assert_false(r.whole);
+    free(r.bytes);
+    close(fd);
+    stand_destroy(s);
+}
+
 static void test_failures(void **state)
 {
     stand_t *s = *state;
@@ -1095,7 +1131,7 @@ int main(void)
         cmocka_unit_test(test_restarted_counter),
         WITH_STAND(test_cache_drop),
         WITH_STAND(test_client_leaves),
-        cmocka_unit_test(test_slow_client),
+        cmocka_unit_test(test_slow_client), cmocka_unit_test(test_finished_stream_expires),
         WITH_STAND(test_failures),
         WITH_STAND(test_SC_05),
         WITH_STAND(test_port_in_use),
