@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/mutant.h"
+#include "model/refuse.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -140,10 +141,9 @@ int qr_pretokenizer_new(const char *name, qr_pretokenizer_t **ret_pretokenizer, 
     const struct rule *rule = NULL;
     for (size_t i = 0; i < QR_COUNT(rules); i++)
         if (!strcmp(rules[i].name, name)) rule = &rules[i];
-    if (!rule) {
-        snprintf(message, message_bytes, "tokenizer.ggml.pre: \"%.40s\" is not supported; supported: " SUPPORTED, name);
-        return -QR_E_UNSUPPORTED;
-    }
+    if (!rule)
+        return qr_refuse(message, message_bytes, QR_E_UNSUPPORTED, "tokenizer.ggml.pre: %s is not supported; supported: " SUPPORTED,
+                         qr_shown((qr_gguf_string_t){name, strlen(name)}).text);
     qr_pretokenizer_t *p = calloc(1, sizeof *p);
     int error = p ? 0 : -QR_E_MEMORY;
     if (p) {

@@ -12,6 +12,7 @@
 #include "base/mutant.h"
 #include "model/gguf.h"
 #include "model/pretokenize.h"
+#include "model/refuse.h"
 #include "model/template.h"
 
 #include <stdio.h>
@@ -352,14 +353,16 @@ static int read_names(const qr_gguf_t *file, char pre[64], char *message, size_t
     if (error == -QR_E_NOT_FOUND)
         snprintf(message, message_bytes, "%s: tokenizer.ggml.model is missing; supported: gpt2", qr_gguf_path(file));
     if (error) return error == -QR_E_NOT_FOUND ? -QR_E_UNSUPPORTED : error;
-    if (!qr_gguf_string_is(text, "gpt2")) {
-        snprintf(message, message_bytes, "%s: tokenizer.ggml.model: \"%.*s\" is not supported; supported: gpt2 (byte-level BPE)",
-                 qr_gguf_path(file), (int)qr_min_u64(text.bytes, 40), text.data);
-        return -QR_E_UNSUPPORTED;
-    }
+    if (!qr_gguf_string_is(text, "gpt2"))
+        return qr_refuse(message, message_bytes, QR_E_UNSUPPORTED, "%s: tokenizer.ggml.model: %s is not supported; supported: gpt2 (byte-level BPE)",
+                         qr_gguf_path(file), qr_shown(text).text);
     strcpy(pre, "default");
     error = qr_gguf_get_string(file, "tokenizer.ggml.pre", &text, message, message_bytes);
     if (error == -QR_E_NOT_FOUND) return 0;
+    for (uint64_t i = 0; !error && i < text.bytes; i++) /* a NUL would hide what follows it */
+        if ((uint8_t)text.data[i] < 32 || text.data[i] == 127)
+            return qr_refuse(message, message_bytes, QR_E_FORMAT, "%s: tokenizer.ggml.pre: %s has control characters", qr_gguf_path(file),
+                             qr_shown(text).text);
     if (!error) snprintf(pre, 64, "%.*s", (int)qr_min_u64(text.bytes, 63), text.data);
     if (!error && !strcmp(pre, "none")) strcpy(pre, "none (of a file)"); /* a name for tests only */
     return error;

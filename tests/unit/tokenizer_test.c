@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "model/gguf_writer.h"
 #include "model/pretokenize.h"
 #include "model/tokenizer.h"
 #include "tests/unit/tokenizer_vectors.h"
@@ -431,6 +432,44 @@ static void assert_refused(const qr_tokenizer_tables_t *tables, int error, const
     if (!strstr(message, part)) fail_msg("\"%s\" does not say \"%s\"", message, part);
 }
 
+/* What a file says of itself is shown without its control characters, and none hides behind a NUL. */
+static void test_names_of_a_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind, *pre;
+        size_t pre_bytes;
+        int error;
+    } files[] = {{"gpt2", "smollm", 6, -QR_E_FORMAT}, /* the names are good, the tables are missing */
+                 {"gpt2", "smollm\0x", 8, -QR_E_FORMAT},
+                 {"gpt2", "\x1b[2Jx", 5, -QR_E_FORMAT},
+                 {"gpt2", "\x7fx", 2, -QR_E_FORMAT},
+                 {"\x1b[2Jx", "smollm", 6, -QR_E_UNSUPPORTED}};
+    for (size_t i = 0; i < QR_COUNT(files); i++) {
+        uint8_t raw[32] = {(uint8_t)files[i].pre_bytes};
+        memcpy(raw + 8, files[i].pre, files[i].pre_bytes);
+        qr_gguf_writer_t *writer = qr_gguf_writer_new(32);
+        qr_gguf_writer_string(writer, "tokenizer.ggml.model", files[i].kind);
+        qr_gguf_writer_raw(writer, "tokenizer.ggml.pre", QR_GGUF_STRING, raw, 8 + files[i].pre_bytes);
+        uint8_t *bytes;
+        size_t count;
+        char message[400] = "";
+        qr_model_t model = {.path = "x.gguf", .chat_template = ""};
+        assert_int_equal(qr_gguf_writer_encode(writer, &bytes, &count), 0);
+        if (qr_gguf_open_memory(bytes, count, "x.gguf", &model.file, message, sizeof message)) fail_msg("%s", message);
+        qr_tokenizer_t *t;
+        assert_int_equal(qr_tokenizer_new(&model, &t, message, sizeof message), files[i].error);
+        assert_non_null(strstr(message, i == 0 ? "tokenizer.ggml.tokens" : i == 4 ? "tokenizer.ggml.model" : "tokenizer.ggml.pre"));
+        for (const char *c = message; *c; c++) assert_true((uint8_t)*c >= 32 && *c != 127);
+        qr_gguf_close(&model.file);
+        qr_gguf_writer_destroy(&writer);
+        free(bytes);
+    }
+    qr_tokenizer_tables_t tables = t1;
+    tables.pre = "\x1b[2Jx";
+    assert_refused(&tables, -QR_E_UNSUPPORTED, "\"\\x1b[2Jx\"");
+}
+
 static void test_bad_tables(void **state)
 {
     (void)state;
@@ -489,7 +528,7 @@ int main(void)
         cmocka_unit_test(test_TK_01),  cmocka_unit_test(test_scan_equals_heap), cmocka_unit_test(test_TK_05),
         cmocka_unit_test(test_TK_07),  cmocka_unit_test(test_llama_pieces),     cmocka_unit_test(test_TK_09),
         cmocka_unit_test(test_SE_07),  cmocka_unit_test(test_borders_merge),    cmocka_unit_test(test_user_tokens),
-        cmocka_unit_test(test_bounds), cmocka_unit_test(test_bad_tables),       cmocka_unit_test(test_ids_spell_the_text),
+        cmocka_unit_test(test_bounds), cmocka_unit_test(test_bad_tables),       cmocka_unit_test(test_names_of_a_file),       cmocka_unit_test(test_ids_spell_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
