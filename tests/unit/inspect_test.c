@@ -57,7 +57,7 @@ static void test_prints(void **state)
     static const char *const words[] = {"gguf_version          3", "\"llama.block_count\" = 3", "320 x string", "Q8_0", "F32", "whole prefix", "window 32",
                                         "  architecture=llama", "  variant=cpu-1", "  weights=sha256:", "fingerprint           "};
     for (size_t i = 0; i < QR_COUNT(words); i++) {
-        if (!strstr(o->out, words[i])) print_error("missing: %s\n", words[i]);
+        if (!strstr(o->out, words[i])) print_error("word %zu is missing\n", i);
         assert_non_null(strstr(o->out, words[i]));
     }
     o = inspect(3, (char *[]){"inspect", "--json", file.path});
@@ -67,7 +67,7 @@ static void test_prints(void **state)
                                           "\\nweights=sha256:"};
     for (size_t i = 0; i < QR_COUNT(members); i++) {
         const char *member = strstr(members[i], "\\n") ? "\\u000aweights=sha256:" : members[i];
-        if (!strstr(o->out, member)) print_error("missing: %s in %s\n", member, o->out);
+        if (!strstr(o->out, member)) print_error("member %zu is missing in %s\n", i, o->out);
         assert_non_null(strstr(o->out, member));
     }
     o = inspect(3, (char *[]){"inspect", file.path, "--no-fingerprint"});
