@@ -33,7 +33,7 @@ int qr_buffer_new(qr_device_t *device, uint64_t bytes, qr_buffer_t *ret_buffer) 
 void qr_buffer_done(qr_device_t *device, qr_buffer_t *buffer)
 {
     if (buffer->handle) device->buffer_done(device, buffer);
-    *buffer = (qr_buffer_t){ 0 };
+    *buffer = (qr_buffer_t){0};
 }
 
 int qr_buffer_write(qr_device_t *device, qr_buffer_t *buffer, uint64_t offset, const void *from, uint64_t bytes)
@@ -58,7 +58,7 @@ int qr_weight_new(qr_device_t *device, uint32_t format, uint32_t columns, uint32
 void qr_weight_done(qr_device_t *device, qr_weight_t *weight)
 {
     qr_buffer_done(device, &weight->buffer);
-    *weight = (qr_weight_t){ 0 };
+    *weight = (qr_weight_t){0};
 }
 
 int qr_device_enqueue(qr_device_t *device, const qr_launch_t *launch) { return device->enqueue(device, launch); }

@@ -20,11 +20,11 @@
 
 enum {
     HUGE_BYTES = 2 << 20,
-    PRODUCT_ROWS = 256,            /* rows of one piece: with 3 KiB activations they stay in a 1-2 MiB cache */
-    PIECE_MACS = 12 << 20,         /* multiply-adds of one prefill piece: tens of microseconds */
-    SHARED_MACS = 64 << 10,        /* a smaller product runs on the calling thread */
-    ROWS_WORK = 24576,             /* values a row-wise piece should touch: some microseconds */
-    HURRIED_MACS = 4 << 20         /* a smaller product, like launches of few rows, looks at the clock only when it ends */
+    PRODUCT_ROWS = 256,     /* rows of one piece: with 3 KiB activations they stay in a 1-2 MiB cache */
+    PIECE_MACS = 12 << 20,  /* multiply-adds of one prefill piece: tens of microseconds */
+    SHARED_MACS = 64 << 10, /* a smaller product runs on the calling thread */
+    ROWS_WORK = 24576,      /* values a row-wise piece should touch: some microseconds */
+    HURRIED_MACS = 4 << 20  /* a smaller product, like launches of few rows, looks at the clock only when it ends */
 };
 
 typedef struct cpu_device {
@@ -45,7 +45,10 @@ typedef struct cpu_device {
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
 
 /* handle holds the mapping's start, which lies less than one huge page before host; its length follows from bytes. */
-static uint64_t mapped_bytes(uint64_t bytes) { return bytes >= HUGE_BYTES ? qr_round_up(bytes, HUGE_BYTES) + HUGE_BYTES : qr_round_up(bytes, 4096); }
+static uint64_t mapped_bytes(uint64_t bytes)
+{
+    return bytes >= HUGE_BYTES ? qr_round_up(bytes, HUGE_BYTES) + HUGE_BYTES : qr_round_up(bytes, 4096);
+}
 
 static int buffer_new(qr_device_t *device, uint64_t bytes, qr_buffer_t *ret_buffer)
 {
@@ -60,7 +63,7 @@ static int buffer_new(qr_device_t *device, uint64_t bytes, qr_buffer_t *ret_buff
         madvise(host, qr_round_up(wanted, HUGE_BYTES), MADV_HUGEPAGE); /* a wish: refusal is fine */
     }
     for (uint64_t i = 0; i < wanted; i += 4096) ((volatile uint8_t *)host)[i] = 0; /* touched: decode meets no page fault */
-    *ret_buffer = (qr_buffer_t){ .host = host, .handle = start, .bytes = bytes };
+    *ret_buffer = (qr_buffer_t){.host = host, .handle = start, .bytes = bytes};
     return 0;
 }
 
@@ -87,7 +90,7 @@ static int buffer_read(qr_device_t *device, const qr_buffer_t *buffer, uint64_t 
 static int weight_new(qr_device_t *device, uint32_t format, uint32_t columns, uint32_t part_count, const void *const *parts,
                       const uint32_t *part_rows, qr_weight_t *ret_weight)
 {
-    qr_weight_t weight = { .format = format, .columns = columns };
+    qr_weight_t weight = {.format = format, .columns = columns};
     uint64_t rows = 0;
     for (uint32_t i = 0; i < part_count; i++) rows += part_rows[i];
     if (!rows || rows > UINT32_MAX - QR_GROUP_ROWS) return -QR_E_INVALID;
@@ -302,8 +305,14 @@ int qr_device_cpu_new(const qr_device_config_t *config, qr_device_t **ret_device
     }
     cpu->isa = isa;
     cpu->threads = threads;
-    cpu->base = (qr_device_t){ .destroy = destroy, .buffer_new = buffer_new, .buffer_done = buffer_done, .buffer_write = buffer_write,
-                               .buffer_read = buffer_read, .weight_new = weight_new, .enqueue = enqueue, .advance = advance };
+    cpu->base = (qr_device_t){.destroy = destroy,
+                              .buffer_new = buffer_new,
+                              .buffer_done = buffer_done,
+                              .buffer_write = buffer_write,
+                              .buffer_read = buffer_read,
+                              .weight_new = weight_new,
+                              .enqueue = enqueue,
+                              .advance = advance};
     name_it(cpu);
     *ret_device = &cpu->base;
     return 0;

@@ -55,7 +55,10 @@ void qr_format_row_decode(uint32_t format, const void *row, uint64_t columns, fl
         switch (format) {
         case QR_FORMAT_F32: memcpy(ret_values + i, bytes + 4 * i, 4); break;
         case QR_FORMAT_F16: ret_values[i] = half_at(bytes + 2 * i); break;
-        case QR_FORMAT_Q8_0: b = bytes + block * Q8_0_BYTES; ret_values[i] = half_at(b) * (float)(int8_t)b[2 + in]; break;
+        case QR_FORMAT_Q8_0:
+            b = bytes + block * Q8_0_BYTES;
+            ret_values[i] = half_at(b) * (float)(int8_t)b[2 + in];
+            break;
         case QR_FORMAT_Q4_0:
             b = bytes + block * Q4_0_BYTES;
             ret_values[i] = half_at(b) * (float)((int)(b[2 + in % 16] >> (in / 16 * 4) & 15) - 8);

@@ -21,9 +21,9 @@ enum { QR_GROUP_ROWS = 16, QR_BLOCK = 32 };
 /* One block of a quantised activation (arithmetic 2). The products of the sums are what unsigned weights need taken off. */
 typedef struct qr_activation {
     int8_t q[QR_BLOCK];
-    float d, ds;        /* scale; scale * float(sum of q) */
-    int32_t minus_128;  /* -128 * sum of q: Q8_0 */
-    int32_t minus_8;    /* -8 * sum of q: Q4_0 */
+    float d, ds;         /* scale; scale * float(sum of q) */
+    int32_t minus_128;   /* -128 * sum of q: Q8_0 */
+    int32_t minus_8;     /* -8 * sum of q: Q4_0 */
     int32_t minus_32[2]; /* -32 * sum of q[0..15], of q[16..31]: Q6_K */
     uint32_t zero[2];
 } qr_activation_t;
@@ -35,8 +35,10 @@ static inline uint32_t qr_quant_bytes(uint32_t format)
     switch (format) {
     case QR_FORMAT_F32: return 2048;
     case QR_FORMAT_F16: return 1024;
-    case QR_FORMAT_Q8_0: case QR_FORMAT_Q6_K: return 512;
-    case QR_FORMAT_Q4_0: case QR_FORMAT_Q4_1: return 256;
+    case QR_FORMAT_Q8_0:
+    case QR_FORMAT_Q6_K: return 512;
+    case QR_FORMAT_Q4_0:
+    case QR_FORMAT_Q4_1: return 256;
     default: return 0;
     }
 }
@@ -44,8 +46,10 @@ static inline uint32_t qr_quant_bytes(uint32_t format)
 static inline uint32_t qr_scale_bytes(uint32_t format)
 {
     switch (format) {
-    case QR_FORMAT_Q8_0: case QR_FORMAT_Q4_0: return 32;
-    case QR_FORMAT_Q4_1: case QR_FORMAT_Q6_K: return 64;
+    case QR_FORMAT_Q8_0:
+    case QR_FORMAT_Q4_0: return 32;
+    case QR_FORMAT_Q4_1:
+    case QR_FORMAT_Q6_K: return 64;
     default: return 0;
     }
 }

@@ -8,33 +8,51 @@
 #include "kernels/layout.h"
 
 static const qr_kernel_row_t rows[QR_KERNELS_COUNT] = {
-#define KERNEL(row_name, row_sentence) [QR_KERNEL_##row_name] = { .name = #row_name, .sentence = row_sentence,
-#define BUFFER(index, buffer_name, dir, buffer_shape) .buffers[index] = { #buffer_name, buffer_shape, QR_##dir },
+#define KERNEL(row_name, row_sentence) [QR_KERNEL_##row_name] = {.name = #row_name, .sentence = row_sentence,
+#define BUFFER(index, buffer_name, dir, buffer_shape) .buffers[index] = {#buffer_name, buffer_shape, QR_##dir},
 #define SIZE(index, size_name) .sizes[index] = #size_name,
 #define SCALAR(index, scalar_name) .scalars[index] = #scalar_name,
-#define END(row_name) },
+#define END(row_name)                                                                                                                      \
+    }                                                                                                                                      \
+    ,
 #include "kernels/kernels.def"
 };
 
 enum { STEPS_MAX = 32, DEPTH_MAX = 8, DIMENSIONS_MAX = 4 };
 typedef enum { PUSH_NUMBER, PUSH_SIZE, ADD, MULTIPLY, DIVIDE, DIMENSION, STOP } op_t;
 typedef enum { PLAIN, ACTIVATION, PACKED } unit_t;
-typedef struct { uint8_t op, value; } step_t;
-typedef struct { uint8_t unit, element_bytes, format_size, quantised_size; step_t steps[STEPS_MAX]; } program_t;
+typedef struct {
+    uint8_t op, value;
+} step_t;
+typedef struct {
+    uint8_t unit, element_bytes, format_size, quantised_size;
+    step_t steps[STEPS_MAX];
+} program_t;
 enum { NONE = 255 };
-struct qr_table { program_t programs[QR_KERNELS_COUNT][QR_LAUNCH_BUFFERS_MAX]; uint8_t buffer_counts[QR_KERNELS_COUNT]; };
+struct qr_table {
+    program_t programs[QR_KERNELS_COUNT][QR_LAUNCH_BUFFERS_MAX];
+    uint8_t buffer_counts[QR_KERNELS_COUNT];
+};
 
-typedef struct { const char *at; const qr_kernel_row_t *row; program_t *program; uint32_t count; } parser_t;
+typedef struct {
+    const char *at;
+    const qr_kernel_row_t *row;
+    program_t *program;
+    uint32_t count;
+} parser_t;
 
 static void emit(parser_t *p, op_t op, uint32_t value)
 {
     qr_assert(p->count < STEPS_MAX && value <= NONE);
-    p->program->steps[p->count++] = (step_t){ (uint8_t)op, (uint8_t)value };
+    p->program->steps[p->count++] = (step_t){(uint8_t)op, (uint8_t)value};
 }
 
 static bool letter(char c) { return (c >= 'a' && c <= 'z') || c == '_'; }
 static bool digit(char c) { return c >= '0' && c <= '9'; }
-static void skip(parser_t *p) { while (*p->at == ' ') p->at++; }
+static void skip(parser_t *p)
+{
+    while (*p->at == ' ') p->at++;
+}
 
 static uint32_t size_index(const qr_kernel_row_t *row, const char *word, size_t length)
 {
@@ -62,8 +80,10 @@ static void read_factor(parser_t *p)
         const char *from = p->at;
         while (letter(*p->at)) p->at++;
         uint32_t index = size_index(p->row, from, (size_t)(p->at - from));
-        if (index == NONE) emit(p, PUSH_NUMBER, 1);
-        else emit(p, PUSH_SIZE, index);
+        if (index == NONE)
+            emit(p, PUSH_NUMBER, 1);
+        else
+            emit(p, PUSH_SIZE, index);
     } else {
         qr_assert(*p->at == '.');
         while (*p->at == '.') p->at++;
@@ -95,7 +115,7 @@ static void read_sum(parser_t *p)
 /* "unit[dimension][dimension]... anything" */
 static void compile(const qr_kernel_row_t *row, const char *shape, program_t *program)
 {
-    parser_t p = { shape, row, program, 0 };
+    parser_t p = {shape, row, program, 0};
     program->format_size = (uint8_t)size_index(row, "format", 6);
     program->quantised_size = (uint8_t)size_index(row, "quantised", 9);
     program->unit = !strncmp(shape, "activation", 10) ? ACTIVATION : !strncmp(shape, "packed", 6) ? PACKED : PLAIN;
@@ -145,9 +165,18 @@ static uint32_t evaluate(const program_t *program, const uint32_t *sizes, uint64
         switch (step->op) {
         case PUSH_NUMBER: stack[depth++] = step->value; break;
         case PUSH_SIZE: stack[depth++] = sizes[step->value]; break;
-        case ADD: depth--; stack[depth - 1] += stack[depth]; break;
-        case MULTIPLY: depth--; stack[depth - 1] *= stack[depth]; break;
-        case DIVIDE: depth--; stack[depth - 1] /= stack[depth]; break;
+        case ADD:
+            depth--;
+            stack[depth - 1] += stack[depth];
+            break;
+        case MULTIPLY:
+            depth--;
+            stack[depth - 1] *= stack[depth];
+            break;
+        case DIVIDE:
+            depth--;
+            stack[depth - 1] /= stack[depth];
+            break;
         default: ret_dimensions[count++] = stack[--depth]; break;
         }
     }
@@ -157,7 +186,7 @@ static uint32_t evaluate(const program_t *program, const uint32_t *sizes, uint64
 uint64_t qr_table_bytes(const qr_table_t *table, const qr_launch_t *launch, uint32_t index)
 {
     const program_t *program = &table->programs[launch->kernel][index];
-    uint64_t d[DIMENSIONS_MAX] = { 1, 1, 1, 1 };
+    uint64_t d[DIMENSIONS_MAX] = {1, 1, 1, 1};
     evaluate(program, launch->sizes, d);
     if (program->unit == PACKED) return qr_packed_bytes(launch->sizes[program->format_size], d[0], (uint32_t)d[1]);
     if (program->unit == ACTIVATION) {
@@ -174,7 +203,8 @@ const char *qr_table_fault(const qr_table_t *table, const qr_launch_t *launch)
     for (uint32_t i = 0; i < table->buffer_counts[launch->kernel]; i++) {
         const qr_buffer_t *buffer = launch->buffers[i];
         if (!buffer || launch->offsets[i] > buffer->bytes) return rows[launch->kernel].buffers[i].name;
-        if (buffer->bytes - (QR_MUTANT(80) ? 0 : launch->offsets[i]) < qr_table_bytes(table, launch, i)) return rows[launch->kernel].buffers[i].name;
+        if (buffer->bytes - (QR_MUTANT(80) ? 0 : launch->offsets[i]) < qr_table_bytes(table, launch, i))
+            return rows[launch->kernel].buffers[i].name;
     }
     return NULL;
 }

@@ -11,7 +11,7 @@ enum { PARTS = QR_BLOCK / 8 };
 QR_INLINE bool quantise_block(const __m256 x[PARTS], qr_activation_t *ret)
 {
     __m256i largest = magnitude(x[0]), q[PARTS];
-    QR_UNROLL for (int i = 1; i < PARTS; i++) largest = _mm256_max_epu32(largest, magnitude(x[i]));
+    QR_UNROLL (int i = 1; i < PARTS; i++) largest = _mm256_max_epu32(largest, magnitude(x[i]));
     uint32_t most = most_of_8(largest);
     if (most >= 0x7f800000u || most < 0x0d800000u) {
         memset(ret, 0, sizeof *ret);
@@ -21,7 +21,7 @@ QR_INLINE bool quantise_block(const __m256 x[PARTS], qr_activation_t *ret)
     }
     float amax = qr_bits_float(most), d = amax / 127.0f;
     __m256 id = _mm256_set1_ps(127.0f / amax);
-    QR_UNROLL for (int i = 0; i < PARTS; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x[i], id));
+    QR_UNROLL (int i = 0; i < PARTS; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x[i], id));
     __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     __m256i bytes = _mm256_permutevar8x32_epi32(words, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
@@ -29,7 +29,8 @@ QR_INLINE bool quantise_block(const __m256 x[PARTS], qr_activation_t *ret)
     sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
     int32_t low = _mm256_extract_epi32(sums, 0), high = _mm256_extract_epi32(sums, 4), sum = low + high;
     _mm256_storeu_si256((__m256i *)ret->q, bytes);
-    __m256i rest = _mm256_setr_epi32((int32_t)qr_float_bits(d), (int32_t)qr_float_bits(d * (float)sum), -128 * sum, -8 * sum, -32 * low, -32 * high, 0, 0);
+    __m256i rest = _mm256_setr_epi32((int32_t)qr_float_bits(d), (int32_t)qr_float_bits(d * (float)sum), -128 * sum, -8 * sum, -32 * low,
+                                     -32 * high, 0, 0);
     _mm256_storeu_si256((__m256i *)&ret->d, rest);
     return false;
 }
@@ -39,7 +40,7 @@ QR_INLINE bool put_block(const __m256 x[PARTS], bool quantised, uint8_t *y, uint
 {
     if (quantised) return quantise_block(x, (qr_activation_t *)y + b);
     __m256i largest = magnitude(x[0]);
-    QR_UNROLL for (int i = 0; i < PARTS; i++) {
+    QR_UNROLL (int i = 0; i < PARTS; i++) {
         _mm256_storeu_ps((float *)y + b * QR_BLOCK + 8 * (uint32_t)i, x[i]);
         largest = _mm256_max_epu32(largest, magnitude(x[i]));
     }
@@ -56,7 +57,7 @@ static void quantise(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
         bool bad = false;
         for (uint32_t b = 0; b < width / QR_BLOCK; b++) {
             __m256 v[PARTS];
-            QR_UNROLL for (int i = 0; i < PARTS; i++) v[i] = _mm256_loadu_ps(x + b * QR_BLOCK + 8 * (uint32_t)i);
+            QR_UNROLL (int i = 0; i < PARTS; i++) v[i] = _mm256_loadu_ps(x + b * QR_BLOCK + 8 * (uint32_t)i);
             bad |= put_block(v, quantised, y, b);
         }
         if (bad) qr_status_raise((uint32_t *)args->b[2] + r);
@@ -67,20 +68,20 @@ static void quantise(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
 QR_INLINE float square_sum(const float *x, uint32_t width)
 {
     __m256 a[8], v;
-    QR_UNROLL for (int l = 0; l < 8; l++) a[l] = _mm256_setzero_ps();
+    QR_UNROLL (int l = 0; l < 8; l++) a[l] = _mm256_setzero_ps();
     uint32_t i = 0;
     for (; i + 64 <= width; i += 64)
-        QR_UNROLL for (int l = 0; l < 8; l++) {
+        QR_UNROLL (int l = 0; l < 8; l++) {
             v = _mm256_loadu_ps(x + i + 8 * l);
             a[l] = _mm256_fmadd_ps(v, v, a[l]);
         }
     if (i < width)
-        QR_UNROLL for (int l = 0; l < 4; l++) {
+        QR_UNROLL (int l = 0; l < 4; l++) {
             v = _mm256_loadu_ps(x + i + 8 * l);
             a[l] = _mm256_fmadd_ps(v, v, a[l]);
         }
-    QR_UNROLL for (int h = 4; h >= 1; h /= 2)
-        QR_UNROLL for (int l = 0; l < h; l++) a[l] = _mm256_add_ps(a[l], a[l + h]);
+    QR_UNROLL (int h = 4; h >= 1; h /= 2)
+        QR_UNROLL (int l = 0; l < h; l++) a[l] = _mm256_add_ps(a[l], a[l + h]);
     return tree_8(a[0]);
 }
 
@@ -97,7 +98,7 @@ static void norm(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
         __m256 r = _mm256_set1_ps(1.0f / sqrtf(sum / (float)width + args->f[0]));
         for (uint32_t b = 0; b < width / QR_BLOCK; b++) {
             __m256 v[PARTS];
-            QR_UNROLL for (int i = 0; i < PARTS; i++) {
+            QR_UNROLL (int i = 0; i < PARTS; i++) {
                 uint32_t at = b * QR_BLOCK + 8 * (uint32_t)i;
                 v[i] = _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + at), r), _mm256_loadu_ps(w + at));
             }
@@ -125,7 +126,7 @@ static void gate(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
         bool bad = false;
         for (uint32_t b = 0; b < width / QR_BLOCK; b++, g += QR_BLOCK, up += QR_BLOCK) {
             __m256 v[PARTS];
-            QR_UNROLL for (int i = 0; i < PARTS; i++) v[i] = gated(_mm256_loadu_ps(g + 8 * i), _mm256_loadu_ps(up + 8 * i));
+            QR_UNROLL (int i = 0; i < PARTS; i++) v[i] = gated(_mm256_loadu_ps(g + 8 * i), _mm256_loadu_ps(up + 8 * i));
             bad |= put_block(v, quantised, y, b);
         }
         if (bad) qr_status_raise((uint32_t *)args->b[2] + r);
@@ -139,7 +140,8 @@ enum { PAIRS_MAX = QR_ATTEND_DIM_MAX / 2 };
 QR_INLINE void rotate_halves(float *head, const float *c, const float *s, uint32_t half)
 {
     for (uint32_t i = 0; i < half; i += 8) {
-        __m256 a = _mm256_loadu_ps(head + i), b = _mm256_loadu_ps(head + half + i), cos = _mm256_loadu_ps(c + i), sin = _mm256_loadu_ps(s + i);
+        __m256 a = _mm256_loadu_ps(head + i), b = _mm256_loadu_ps(head + half + i), cos = _mm256_loadu_ps(c + i),
+               sin = _mm256_loadu_ps(s + i);
         __m256 u = _mm256_mul_ps(b, sin), v = _mm256_mul_ps(b, cos);
         _mm256_storeu_ps(head + i, _mm256_fmsub_ps(a, cos, u));
         _mm256_storeu_ps(head + half + i, _mm256_fmadd_ps(a, sin, v));
@@ -204,9 +206,12 @@ static void rope_append(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
             s[i] = table[2 * i + 1];
         }
         for (uint32_t h = 0; h < heads + kv_heads; h++)
-            if (args->s[4]) rotate_halves(q + h * dim, c, s, half);
-            else rotate_pairs(q + h * dim, c, s, half);
-        for (uint32_t i = 0; i < heads * dim; i += 8) _mm256_storeu_ps(q + i, _mm256_mul_ps(_mm256_loadu_ps(q + i), _mm256_set1_ps(args->f[0])));
+            if (args->s[4])
+                rotate_halves(q + h * dim, c, s, half);
+            else
+                rotate_pairs(q + h * dim, c, s, half);
+        for (uint32_t i = 0; i < heads * dim; i += 8)
+            _mm256_storeu_ps(q + i, _mm256_mul_ps(_mm256_loadu_ps(q + i), _mm256_set1_ps(args->f[0])));
         uint32_t most_q = most_of(q, heads * dim), most_kv = most_of(k, 2 * kv_width);
         if (most_q >= 0x7f800000u || most_kv >= 0x7f800000u) qr_status_raise((uint32_t *)args->b[5] + r);
         append_row(args, r, k, v, kv_width, most_kv < 0x477ff000u); /* from 65520 on it would round to infinity */
@@ -215,11 +220,19 @@ static void rope_append(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
 
 static const qr_cpu_isa_t isa = {
     .name = "avx2",
-    .rows = { [QR_KERNEL_embed] = qr_cpu_embed, [QR_KERNEL_rope_table] = qr_cpu_rope_table, [QR_KERNEL_norm] = norm,
-              [QR_KERNEL_quantise] = quantise, [QR_KERNEL_rope_append] = rope_append, [QR_KERNEL_gate] = gate,
-              [QR_KERNEL_gather] = qr_cpu_gather, [QR_KERNEL_page_copy] = qr_cpu_page_copy },
+    .rows = {[QR_KERNEL_embed] = qr_cpu_embed,
+             [QR_KERNEL_rope_table] = qr_cpu_rope_table,
+             [QR_KERNEL_norm] = norm,
+             [QR_KERNEL_quantise] = quantise,
+             [QR_KERNEL_rope_append] = rope_append,
+             [QR_KERNEL_gate] = gate,
+             [QR_KERNEL_gather] = qr_cpu_gather,
+             [QR_KERNEL_page_copy] = qr_cpu_page_copy},
     .product = qr_avx2_product,
-    .attend_one = qr_avx2_attend_one, .attend_many = qr_avx2_attend_many, .merge = qr_avx2_merge, .finish = qr_avx2_finish,
+    .attend_one = qr_avx2_attend_one,
+    .attend_many = qr_avx2_attend_many,
+    .merge = qr_avx2_merge,
+    .finish = qr_avx2_finish,
 };
 
 const qr_cpu_isa_t *qr_cpu_avx2(void)

@@ -42,9 +42,10 @@ QR_INLINE uint32_t most_of_8(__m256i x)
 }
 
 void qr_avx2_product(const qr_cpu_args_t *args, uint32_t row_from, uint32_t row_to, uint32_t group_from, uint32_t group_to);
-void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment, float *states);
-void qr_avx2_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment, float *states,
-                         uint64_t row_stride, float *scratch);
+void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment,
+                        float *states);
+void qr_avx2_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment,
+                         float *states, uint64_t row_stride, float *scratch);
 void qr_avx2_merge(uint32_t dim, float *into, const float *state);
 void qr_avx2_finish(uint32_t dim, const float *state, float *out);
 

@@ -28,9 +28,9 @@ QR_INLINE __m256 widen(const uint16_t *x) { return _mm256_cvtph_ps(_mm_loadu_si1
 QR_INLINE __m256 tree_keys(const __m256 v[8])
 {
     __m256 four[4], two[2];
-    QR_UNROLL for (int i = 0; i < 4; i++)
+    QR_UNROLL (int i = 0; i < 4; i++)
         four[i] = _mm256_add_ps(_mm256_permute2f128_ps(v[2 * i], v[2 * i + 1], 0x20), _mm256_permute2f128_ps(v[2 * i], v[2 * i + 1], 0x31));
-    QR_UNROLL for (int i = 0; i < 2; i++) {
+    QR_UNROLL (int i = 0; i < 2; i++) {
         __m256d x = _mm256_castps_pd(four[2 * i]), y = _mm256_castps_pd(four[2 * i + 1]);
         two[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
     }
@@ -42,17 +42,17 @@ QR_INLINE __m256 tree_keys(const __m256 v[8])
 QR_INLINE void score_4(const int G, const float *q, uint32_t dim, const uint16_t *k, uint64_t stride, const int part, __m256 (*v)[8])
 {
     __m256 sum[HEADS_MAX][4];
-    QR_UNROLL for (int key = 0; key < 4; key++) {
+    QR_UNROLL (int key = 0; key < 4; key++) {
         __m256 keys = widen(k + (uint32_t)key * stride);
-        QR_UNROLL for (int g = 0; g < G; g++) sum[g][key] = _mm256_mul_ps(_mm256_loadu_ps(q + (uint32_t)g * dim), keys);
+        QR_UNROLL (int g = 0; g < G; g++) sum[g][key] = _mm256_mul_ps(_mm256_loadu_ps(q + (uint32_t)g * dim), keys);
     }
-    QR_ROLLED for (uint32_t d = 8; d < dim; d += 8)
-        QR_UNROLL for (int key = 0; key < 4; key++) {
+    QR_ROLLED (uint32_t d = 8; d < dim; d += 8)
+        QR_UNROLL (int key = 0; key < 4; key++) {
             __m256 keys = widen(k + (uint32_t)key * stride + d);
-            QR_UNROLL for (int g = 0; g < G; g++) sum[g][key] = _mm256_fmadd_ps(_mm256_loadu_ps(q + (uint32_t)g * dim + d), keys, sum[g][key]);
+            QR_UNROLL (int g = 0; g < G; g++) sum[g][key] = _mm256_fmadd_ps(_mm256_loadu_ps(q + (uint32_t)g * dim + d), keys, sum[g][key]);
         }
-    QR_UNROLL for (int g = 0; g < G; g++)
-        QR_UNROLL for (int key = 0; key < 4; key++) v[g][4 * part + key] = sum[g][key];
+    QR_UNROLL (int g = 0; g < G; g++)
+        QR_UNROLL (int key = 0; key < 4; key++) v[g][4 * part + key] = sum[g][key];
 }
 
 /* Scores s[64] of one head and span (masked ones: anything) become weights; M, L and the factor of acc move (arithmetic 5.2). */
@@ -63,7 +63,8 @@ static bool soften(float *s, uint32_t first, uint32_t end, float *m, float *l, f
     __m256i largest = _mm256_setzero_si256();
     for (int i = 0; i < BLOCKS; i++) {
         __m256i key = _mm256_add_epi32(_mm256_set1_epi32(8 * i), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-        __m256i seen = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)first), key), _mm256_cmpgt_epi32(_mm256_set1_epi32((int)end), key));
+        __m256i seen = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)first), key),
+                                           _mm256_cmpgt_epi32(_mm256_set1_epi32((int)end), key));
         x[i] = _mm256_loadu_ps(s + 8 * i);
         largest = _mm256_max_epu32(largest, _mm256_and_si256(seen, magnitude(x[i])));
         x[i] = _mm256_blendv_ps(none, x[i], _mm256_castsi256_ps(seen));
@@ -92,41 +93,43 @@ static bool soften(float *s, uint32_t first, uint32_t end, float *m, float *l, f
 }
 
 /* acc[g][d..] += e v over the visible keys, W vectors of d at a time. */
-QR_INLINE void weigh(const int G, const int W, const span_t *span, uint64_t stride, uint64_t at, const float (*e)[QR_SPAN], const float *factor,
-                     float *acc, uint64_t acc_stride)
+QR_INLINE void weigh(const int G, const int W, const span_t *span, uint64_t stride, uint64_t at, const float (*e)[QR_SPAN],
+                     const float *factor, float *acc, uint64_t acc_stride)
 {
     __m256 sum[HEADS_MAX][4];
-    QR_UNROLL for (int g = 0; g < G; g++)
-        QR_UNROLL for (int w = 0; w < W; w++)
+    QR_UNROLL (int g = 0; g < G; g++)
+        QR_UNROLL (int w = 0; w < W; w++)
             sum[g][w] = _mm256_mul_ps(_mm256_loadu_ps(acc + (uint64_t)g * acc_stride + 8 * w), _mm256_set1_ps(factor[g]));
-    QR_ROLLED for (uint32_t t = span->first; t < span->end; t++) {
+    QR_ROLLED (uint32_t t = span->first; t < span->end; t++) {
         const uint16_t *v = span->v[t / 8] + (t % 8) * stride + at;
-        QR_UNROLL for (int w = 0; w < W; w++) {
+        QR_UNROLL (int w = 0; w < W; w++) {
             __m256 values = widen(v + 8 * w);
-            QR_UNROLL for (int g = 0; g < G; g++) sum[g][w] = _mm256_fmadd_ps(_mm256_set1_ps(e[g][t]), values, sum[g][w]);
+            QR_UNROLL (int g = 0; g < G; g++) sum[g][w] = _mm256_fmadd_ps(_mm256_set1_ps(e[g][t]), values, sum[g][w]);
         }
     }
-    QR_UNROLL for (int g = 0; g < G; g++)
-        QR_UNROLL for (int w = 0; w < W; w++) _mm256_storeu_ps(acc + (uint64_t)g * acc_stride + 8 * w, sum[g][w]);
+    QR_UNROLL (int g = 0; g < G; g++)
+        QR_UNROLL (int w = 0; w < W; w++) _mm256_storeu_ps(acc + (uint64_t)g * acc_stride + 8 * w, sum[g][w]);
 }
 
 QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, uint64_t at, const float *q, float *states, float (*l)[16])
 {
     uint64_t stride = kv_width(a);
-    float e[HEADS_MAX][QR_SPAN] = { { 0 } }, factor[HEADS_MAX];
+    float e[HEADS_MAX][QR_SPAN] = {{0}}, factor[HEADS_MAX];
     bool finite = true;
     for (uint32_t block = span->first / 8; block * 8 < span->end; block++) {
         __m256 v[HEADS_MAX][8];
         const uint16_t *k = span->k[block] + at;
         score_4(G, q, a->dim, k, stride, 0, v);
         score_4(G, q, a->dim, k + 4 * stride, stride, 1, v);
-        QR_UNROLL for (int g = 0; g < G; g++) _mm256_storeu_ps(e[g] + block * 8, tree_keys(v[g]));
+        QR_UNROLL (int g = 0; g < G; g++) _mm256_storeu_ps(e[g] + block * 8, tree_keys(v[g]));
     }
-    QR_UNROLL for (int g = 0; g < G; g++) finite &= soften(e[g], span->first, span->end, states + (uint32_t)g * a->state_floats, l[g], &factor[g]);
+    QR_UNROLL (int g = 0; g < G; g++)
+        finite &= soften(e[g], span->first, span->end, states + (uint32_t)g * a->state_floats, l[g], &factor[g]);
     uint32_t d = 0;
     for (; d + 32 <= a->dim; d += 32)
         weigh(G, 4, span, stride, at + d, (const float(*)[QR_SPAN])e, factor, states + QR_STATE_HEAD + d, a->state_floats);
-    for (; d < a->dim; d += 8) weigh(G, 1, span, stride, at + d, (const float(*)[QR_SPAN])e, factor, states + QR_STATE_HEAD + d, a->state_floats);
+    for (; d < a->dim; d += 8)
+        weigh(G, 1, span, stride, at + d, (const float(*)[QR_SPAN])e, factor, states + QR_STATE_HEAD + d, a->state_floats);
     return finite;
 }
 
@@ -140,7 +143,8 @@ static bool one_span_2(const qr_attend_t *a, const span_t *span, uint64_t at, co
     return one_span(2, a, span, at, q, states, l);
 }
 
-void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment, float *states)
+void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment,
+                        float *states)
 {
     uint32_t position = a->positions[row], begin = qr_max_u32(qr_attend_first(a, position), segment * QR_SEGMENT);
     uint32_t end = qr_min_u32(position + 1, (segment + 1) * QR_SEGMENT), count = (kv_to - kv_from) * a->group;
@@ -159,7 +163,7 @@ void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint3
                 heads = qr_min_u32(HEADS_MAX, a->group - g);
                 uint32_t head = (kv - kv_from) * a->group + g;
                 finite &= (heads == 2 ? one_span_2 : one_span_1)(a, &span, (uint64_t)kv * a->dim, q + (uint64_t)head * a->dim,
-                                                                states + (uint64_t)head * a->state_floats, l + head);
+                                                                 states + (uint64_t)head * a->state_floats, l + head);
             }
     }
     for (uint32_t i = 0; i < count; i++)
@@ -185,11 +189,12 @@ void qr_avx2_merge(uint32_t dim, float *into, const float *state)
 void qr_avx2_finish(uint32_t dim, const float *state, float *out)
 {
     __m256 r = _mm256_set1_ps(1.0f / state[1]);
-    for (uint32_t d = 0; d < dim; d += 8) _mm256_storeu_ps(out + d, _mm256_fmadd_ps(_mm256_loadu_ps(state + QR_STATE_HEAD + d), r, _mm256_setzero_ps()));
+    for (uint32_t d = 0; d < dim; d += 8)
+        _mm256_storeu_ps(out + d, _mm256_fmadd_ps(_mm256_loadu_ps(state + QR_STATE_HEAD + d), r, _mm256_setzero_ps()));
 }
 
-void qr_avx2_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment, float *states,
-                         uint64_t row_stride, float *scratch)
+void qr_avx2_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment,
+                         float *states, uint64_t row_stride, float *scratch)
 {
     for (uint32_t r = 0; r < row_count; r++) {
         uint32_t position = a->positions[row + r];

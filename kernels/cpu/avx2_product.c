@@ -27,10 +27,11 @@ QR_INLINE __m256i widen(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_
 /* Integer dots of one block, 8 outputs x T rows. w: the half's first quants. */
 QR_INLINE void dots_q8(const int T, const uint8_t *w, const qr_activation_t *const *x, __m256i *a)
 {
-    QR_UNROLL for (int t = 0; t < T; t++) a[t] = _mm256_setzero_si256();
-    QR_UNROLL for (int j = 0; j < 8; j++) {
-        __m256i v = _mm256_xor_si256(_mm256_load_si256((const __m256i *)(w + 64 * j)), _mm256_set1_epi8((char)0x80)), size = _mm256_abs_epi8(v);
-        QR_UNROLL for (int t = 0; t < T; t++)
+    QR_UNROLL (int t = 0; t < T; t++) a[t] = _mm256_setzero_si256();
+    QR_UNROLL (int j = 0; j < 8; j++) {
+        __m256i v = _mm256_xor_si256(_mm256_load_si256((const __m256i *)(w + 64 * j)), _mm256_set1_epi8((char)0x80)),
+                size = _mm256_abs_epi8(v);
+        QR_UNROLL (int t = 0; t < T; t++)
             a[t] = _mm256_add_epi32(a[t], widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(four(x[t], 4 * j), v))));
     }
 }
@@ -38,16 +39,17 @@ QR_INLINE void dots_q8(const int T, const uint8_t *w, const qr_activation_t *con
 QR_INLINE void dots_q4(const bool minus_8, const int T, const uint8_t *w, const qr_activation_t *const *x, __m256i *a)
 {
     const __m256i nibble = _mm256_set1_epi8(15);
-    QR_UNROLL for (int t = 0; t < T; t++) a[t] = _mm256_setzero_si256();
-    QR_UNROLL for (int j = 0; j < 4; j++) {
+    QR_UNROLL (int t = 0; t < T; t++) a[t] = _mm256_setzero_si256();
+    QR_UNROLL (int j = 0; j < 4; j++) {
         __m256i v = _mm256_load_si256((const __m256i *)(w + 64 * j)), low = _mm256_and_si256(v, nibble);
         __m256i high = _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);
-        QR_UNROLL for (int t = 0; t < T; t++) {
-            __m256i sum = _mm256_add_epi16(_mm256_maddubs_epi16(low, four(x[t], 4 * j)), _mm256_maddubs_epi16(high, four(x[t], 16 + 4 * j)));
+        QR_UNROLL (int t = 0; t < T; t++) {
+            __m256i sum =
+                _mm256_add_epi16(_mm256_maddubs_epi16(low, four(x[t], 4 * j)), _mm256_maddubs_epi16(high, four(x[t], 16 + 4 * j)));
             a[t] = _mm256_add_epi16(a[t], sum);
         }
     }
-    QR_UNROLL for (int t = 0; t < T; t++) {
+    QR_UNROLL (int t = 0; t < T; t++) {
         a[t] = widen(a[t]);
         if (minus_8) a[t] = _mm256_add_epi32(a[t], _mm256_set1_epi32(x[t]->minus_8));
     }
@@ -56,15 +58,16 @@ QR_INLINE void dots_q4(const bool minus_8, const int T, const uint8_t *w, const 
 /* scales: the half's sub-scales of both halves of the block, 16 bytes apart. */
 QR_INLINE void dots_q6(const int T, const uint8_t *w, const uint8_t *scales, const qr_activation_t *const *x, __m256i *a)
 {
-    QR_UNROLL for (int t = 0; t < T; t++) a[t] = _mm256_setzero_si256();
-    QR_UNROLL for (int half = 0; half < 2; half++) {
+    QR_UNROLL (int t = 0; t < T; t++) a[t] = _mm256_setzero_si256();
+    QR_UNROLL (int half = 0; half < 2; half++) {
         __m256i scale = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(scales + 16 * half))), v[4];
-        QR_UNROLL for (int j = 0; j < 4; j++) v[j] = _mm256_load_si256((const __m256i *)(w + 64 * (4 * half + j)));
-        QR_UNROLL for (int t = 0; t < T; t++) {
+        QR_UNROLL (int j = 0; j < 4; j++) v[j] = _mm256_load_si256((const __m256i *)(w + 64 * (4 * half + j)));
+        QR_UNROLL (int t = 0; t < T; t++) {
             __m256i sum = _mm256_set1_epi32(x[t]->minus_32[half]);
-            QR_UNROLL for (int j = 0; j < 4; j += 2) {
+            QR_UNROLL (int j = 0; j < 4; j += 2) {
                 int place = 16 * half + 4 * j;
-                __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(v[j], four(x[t], place)), _mm256_maddubs_epi16(v[j + 1], four(x[t], place + 4)));
+                __m256i two =
+                    _mm256_add_epi16(_mm256_maddubs_epi16(v[j], four(x[t], place)), _mm256_maddubs_epi16(v[j + 1], four(x[t], place + 4)));
                 sum = _mm256_add_epi32(sum, widen(two));
             }
             a[t] = _mm256_add_epi32(a[t], _mm256_mullo_epi32(sum, scale));
@@ -76,7 +79,7 @@ QR_INLINE void store(const job_t *job, const int T, uint32_t row, uint32_t first
 {
     uint32_t left = job->outputs - first;
     __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)qr_min_u32(left, 8)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    QR_UNROLL for (int t = 0; t < T; t++) {
+    QR_UNROLL (int t = 0; t < T; t++) {
         float *y = job->y + (row + (uint32_t)t) * job->y_stride + first;
         _mm256_maskstore_ps(y, mask, job->accumulate ? _mm256_add_ps(_mm256_maskload_ps(y, mask), f[t]) : f[t]);
     }
@@ -86,10 +89,11 @@ QR_INLINE void store(const job_t *job, const int T, uint32_t row, uint32_t first
 QR_INLINE void tile(const uint32_t format, const int T, const job_t *job, uint32_t row, uint32_t group, uint32_t half)
 {
     const uint32_t quant = qr_quant_bytes(format), scale = qr_scale_bytes(format);
-    const uint8_t *w = job->weight + group * job->group_bytes + 32 * half, *s = job->weight + group * job->group_bytes + (uint64_t)job->blocks * quant;
+    const uint8_t *w = job->weight + group * job->group_bytes + 32 * half,
+                  *s = job->weight + group * job->group_bytes + (uint64_t)job->blocks * quant;
     const qr_activation_t *x[ROWS_MAX];
     __m256 f[ROWS_MAX];
-    QR_UNROLL for (int t = 0; t < T; t++) {
+    QR_UNROLL (int t = 0; t < T; t++) {
         x[t] = (const qr_activation_t *)(job->x + (row + (uint32_t)t) * job->x_stride);
         f[t] = _mm256_setzero_ps();
     }
@@ -97,11 +101,14 @@ QR_INLINE void tile(const uint32_t format, const int T, const job_t *job, uint32
         __m256i a[ROWS_MAX];
         if (!half)
             for (uint32_t i = 0; i < quant; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
-        if (format == QR_FORMAT_Q8_0) dots_q8(T, w, x, a);
-        else if (format == QR_FORMAT_Q6_K) dots_q6(T, w, s + 32 + 8 * half, x, a);
-        else dots_q4(format == QR_FORMAT_Q4_0, T, w, x, a);
+        if (format == QR_FORMAT_Q8_0)
+            dots_q8(T, w, x, a);
+        else if (format == QR_FORMAT_Q6_K)
+            dots_q6(T, w, s + 32 + 8 * half, x, a);
+        else
+            dots_q4(format == QR_FORMAT_Q4_0, T, w, x, a);
         __m256 d = halves_8(s + 16 * half), m = format == QR_FORMAT_Q4_1 ? halves_8(s + 32 + 16 * half) : d;
-        QR_UNROLL for (int t = 0; t < T; t++) {
+        QR_UNROLL (int t = 0; t < T; t++) {
             f[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(a[t]), _mm256_mul_ps(d, _mm256_set1_ps(x[t]->d)), f[t]);
             if (format == QR_FORMAT_Q4_1) f[t] = _mm256_fmadd_ps(m, _mm256_set1_ps(x[t]->ds), f[t]);
             x[t]++;
@@ -117,19 +124,19 @@ QR_INLINE void tile_plain(const uint32_t format, const int T, const job_t *job, 
     const uint8_t *w = job->weight + group * job->group_bytes + column_bytes / 2 * half;
     const float *x[ROWS_MAX];
     __m256 f[ROWS_MAX], sum[ROWS_MAX];
-    QR_UNROLL for (int t = 0; t < T; t++) {
+    QR_UNROLL (int t = 0; t < T; t++) {
         x[t] = (const float *)(job->x + (row + (uint32_t)t) * job->x_stride);
         f[t] = sum[t] = _mm256_setzero_ps();
     }
     for (uint32_t b = 0; b < job->blocks; b++) {
         for (uint32_t i = 0; i < QR_BLOCK; i++, w += column_bytes) {
             __m256 v = format == QR_FORMAT_F16 ? halves_8(w) : _mm256_load_ps((const float *)w);
-            QR_UNROLL for (int t = 0; t < T; t++) {
+            QR_UNROLL (int t = 0; t < T; t++) {
                 __m256 value = _mm256_set1_ps(x[t][i]);
                 sum[t] = i ? _mm256_fmadd_ps(value, v, sum[t]) : _mm256_mul_ps(value, v);
             }
         }
-        QR_UNROLL for (int t = 0; t < T; t++) {
+        QR_UNROLL (int t = 0; t < T; t++) {
             f[t] = _mm256_add_ps(f[t], sum[t]);
             x[t] += QR_BLOCK;
         }
@@ -138,20 +145,24 @@ QR_INLINE void tile_plain(const uint32_t format, const int T, const job_t *job, 
 }
 
 typedef void tile_f(const job_t *job, uint32_t row, uint32_t group, uint32_t half);
-#define TILE(name, body, format, T) \
+#define TILE(name, body, format, T)                                                                                                        \
     static void name##_##T(const job_t *job, uint32_t row, uint32_t group, uint32_t half) { body(format, T, job, row, group, half); }
-#define TILES(name, body, format) TILE(name, body, format, 1) TILE(name, body, format, 2) TILE(name, body, format, 3) TILE(name, body, format, 4)
+#define TILES(name, body, format)                                                                                                          \
+    TILE(name, body, format, 1) TILE(name, body, format, 2) TILE(name, body, format, 3) TILE(name, body, format, 4)
 TILES(q8_0, tile, QR_FORMAT_Q8_0)
 TILES(q4_0, tile, QR_FORMAT_Q4_0)
 TILES(q4_1, tile, QR_FORMAT_Q4_1)
 TILES(q6_k, tile, QR_FORMAT_Q6_K)
 TILES(f16, tile_plain, QR_FORMAT_F16)
 TILES(f32, tile_plain, QR_FORMAT_F32)
-#define ROW(name) { name##_1, name##_2, name##_3, name##_4 }
+#define ROW(name)                                                                                                                          \
+    {                                                                                                                                      \
+        name##_1, name##_2, name##_3, name##_4                                                                                             \
+    }
 
 static tile_f *const *tiles_of(uint32_t format)
 {
-    static tile_f *const table[6][ROWS_MAX] = { ROW(q8_0), ROW(q4_0), ROW(q4_1), ROW(q6_k), ROW(f16), ROW(f32) };
+    static tile_f *const table[6][ROWS_MAX] = {ROW(q8_0), ROW(q4_0), ROW(q4_1), ROW(q6_k), ROW(f16), ROW(f32)};
     switch (format) {
     case QR_FORMAT_Q8_0: return table[0];
     case QR_FORMAT_Q4_0: return table[1];
@@ -165,9 +176,15 @@ static tile_f *const *tiles_of(uint32_t format)
 void qr_avx2_product(const qr_cpu_args_t *args, uint32_t row_from, uint32_t row_to, uint32_t group_from, uint32_t group_to)
 {
     uint32_t columns = args->s[1], format = args->s[3], rows = row_to - row_from, count = (uint32_t)qr_div_up(rows, ROWS_MAX);
-    job_t job = { .x = args->b[0], .weight = args->b[1], .y = (float *)args->b[2] + args->s[5], .y_stride = args->s[4],
-                  .x_stride = qr_activation_row_bytes(qr_format_quantised(format), columns), .group_bytes = qr_group_bytes(format, columns),
-                  .blocks = columns / QR_BLOCK, .outputs = args->s[2], .accumulate = args->s[6] != 0 };
+    job_t job = {.x = args->b[0],
+                 .weight = args->b[1],
+                 .y = (float *)args->b[2] + args->s[5],
+                 .y_stride = args->s[4],
+                 .x_stride = qr_activation_row_bytes(qr_format_quantised(format), columns),
+                 .group_bytes = qr_group_bytes(format, columns),
+                 .blocks = columns / QR_BLOCK,
+                 .outputs = args->s[2],
+                 .accumulate = args->s[6] != 0};
     tile_f *const *tiles = tiles_of(format);
     for (uint32_t group = group_from; group < group_to; group++)
         for (uint32_t half = 0; half < 2 && group * 16 + 8 * half < job.outputs; half++)

@@ -61,15 +61,15 @@ static void quantise(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
 QR_INLINE float square_sum(const float *x, uint32_t width)
 {
     __m512 a[4], v;
-    QR_UNROLL for (int l = 0; l < 4; l++) a[l] = _mm512_setzero_ps();
+    QR_UNROLL (int l = 0; l < 4; l++) a[l] = _mm512_setzero_ps();
     uint32_t i = 0;
     for (; i + 64 <= width; i += 64)
-        QR_UNROLL for (int l = 0; l < 4; l++) {
+        QR_UNROLL (int l = 0; l < 4; l++) {
             v = _mm512_loadu_ps(x + i + 16 * l);
             a[l] = _mm512_fmadd_ps(v, v, a[l]);
         }
     if (i < width)
-        QR_UNROLL for (int l = 0; l < 2; l++) {
+        QR_UNROLL (int l = 0; l < 2; l++) {
             v = _mm512_loadu_ps(x + i + 16 * l);
             a[l] = _mm512_fmadd_ps(v, v, a[l]);
         }
@@ -127,13 +127,20 @@ static void gate(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
 enum { PAIRS_MAX = QR_ATTEND_DIM_MAX / 2 };
 
 /* Even and odd elements of 32 consecutive floats. */
-QR_INLINE __m512 evens(__m512 a, __m512 b) { return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b); }
-QR_INLINE __m512 odds(__m512 a, __m512 b) { return _mm512_permutex2var_ps(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b); }
+QR_INLINE __m512 evens(__m512 a, __m512 b)
+{
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
+}
+QR_INLINE __m512 odds(__m512 a, __m512 b)
+{
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+}
 
 QR_INLINE void rotate_halves(float *head, const float *c, const float *s, uint32_t half)
 {
     for (uint32_t i = 0; i < half; i += 16) {
-        __m512 a = _mm512_loadu_ps(head + i), b = _mm512_loadu_ps(head + half + i), cos = _mm512_loadu_ps(c + i), sin = _mm512_loadu_ps(s + i);
+        __m512 a = _mm512_loadu_ps(head + i), b = _mm512_loadu_ps(head + half + i), cos = _mm512_loadu_ps(c + i),
+               sin = _mm512_loadu_ps(s + i);
         __m512 u = _mm512_mul_ps(b, sin), v = _mm512_mul_ps(b, cos);
         _mm512_storeu_ps(head + i, _mm512_fmsub_ps(a, cos, u));
         _mm512_storeu_ps(head + half + i, _mm512_fmadd_ps(a, sin, v));
@@ -199,8 +206,10 @@ static void rope_append(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
             _mm512_storeu_ps(s + i, odds(t0, t1));
         }
         for (uint32_t h = 0; h < heads + kv_heads; h++)
-            if (args->s[4]) rotate_halves(q + h * dim, c, s, half);
-            else rotate_pairs(q + h * dim, c, s, half);
+            if (args->s[4])
+                rotate_halves(q + h * dim, c, s, half);
+            else
+                rotate_pairs(q + h * dim, c, s, half);
         for (uint32_t i = 0; i < heads * dim; i += 16) _mm512_storeu_ps(q + i, _mm512_mul_ps(_mm512_loadu_ps(q + i), scale));
         uint32_t most_q = _mm512_reduce_max_epu32(most_of(q, heads * dim));
         uint32_t most_kv = _mm512_reduce_max_epu32(most_of(k, 2 * kv_width));
@@ -211,11 +220,19 @@ static void rope_append(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
 
 static const qr_cpu_isa_t isa = {
     .name = "avx512",
-    .rows = { [QR_KERNEL_embed] = qr_cpu_embed, [QR_KERNEL_rope_table] = qr_cpu_rope_table, [QR_KERNEL_norm] = norm,
-              [QR_KERNEL_quantise] = quantise, [QR_KERNEL_rope_append] = rope_append, [QR_KERNEL_gate] = gate,
-              [QR_KERNEL_gather] = qr_cpu_gather, [QR_KERNEL_page_copy] = qr_cpu_page_copy },
+    .rows = {[QR_KERNEL_embed] = qr_cpu_embed,
+             [QR_KERNEL_rope_table] = qr_cpu_rope_table,
+             [QR_KERNEL_norm] = norm,
+             [QR_KERNEL_quantise] = quantise,
+             [QR_KERNEL_rope_append] = rope_append,
+             [QR_KERNEL_gate] = gate,
+             [QR_KERNEL_gather] = qr_cpu_gather,
+             [QR_KERNEL_page_copy] = qr_cpu_page_copy},
     .product = qr_avx512_product,
-    .attend_one = qr_avx512_attend_one, .attend_many = qr_avx512_attend_many, .merge = qr_avx512_merge, .finish = qr_avx512_finish,
+    .attend_one = qr_avx512_attend_one,
+    .attend_many = qr_avx512_attend_many,
+    .merge = qr_avx512_merge,
+    .finish = qr_avx512_finish,
 };
 
 const qr_cpu_isa_t *qr_cpu_avx512(void)

@@ -36,9 +36,10 @@ QR_INLINE float tree_16(__m512 a)
 QR_INLINE __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 
 void qr_avx512_product(const qr_cpu_args_t *args, uint32_t row_from, uint32_t row_to, uint32_t group_from, uint32_t group_to);
-void qr_avx512_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment, float *states);
-void qr_avx512_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment, float *states,
-                           uint64_t row_stride, float *scratch);
+void qr_avx512_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment,
+                          float *states);
+void qr_avx512_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment,
+                           float *states, uint64_t row_stride, float *scratch);
 void qr_avx512_merge(uint32_t dim, float *into, const float *state);
 void qr_avx512_finish(uint32_t dim, const float *state, float *out);
 

@@ -27,17 +27,14 @@ static void find_span(const qr_attend_t *a, uint32_t lane, uint32_t begin, uint3
     }
 }
 
-QR_INLINE uint64_t visible_mask(uint32_t first, uint32_t end)
-{
-    return (end >= 64 ? ~0ull : (1ull << end) - 1) & ~((1ull << first) - 1);
-}
+QR_INLINE uint64_t visible_mask(uint32_t first, uint32_t end) { return (end >= 64 ? ~0ull : (1ull << end) - 1) & ~((1ull << first) - 1); }
 
 /* Masked scores of one head and span become weights; M, L and the factor of acc move (arithmetic 5.2). False: a score is not finite. */
 QR_INLINE bool soften(__m512 s[VECTORS], uint64_t mask, float *m, __m512 *l, float *ret_factor)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
     uint32_t bad = 0;
-    QR_UNROLL for (int i = 0; i < VECTORS; i++) {
+    QR_UNROLL (int i = 0; i < VECTORS; i++) {
         __mmask16 part = (__mmask16)(mask >> (16 * i));
         bad |= _mm512_mask_fpclass_ps_mask(part, s[i], 0x99); /* NaN or infinite */
         s[i] = _mm512_mask_mov_ps(none, part, s[i]);
@@ -50,7 +47,7 @@ QR_INLINE bool soften(__m512 s[VECTORS], uint64_t mask, float *m, __m512 *l, flo
         *m = most;
     }
     __m512 base = _mm512_set1_ps(*m);
-    QR_UNROLL for (int i = 0; i < VECTORS; i++) {
+    QR_UNROLL (int i = 0; i < VECTORS; i++) {
         s[i] = exp2n_16(_mm512_sub_ps(s[i], base));
         *l = _mm512_add_ps(*l, s[i]);
     }
@@ -63,9 +60,9 @@ QR_INLINE bool soften(__m512 s[VECTORS], uint64_t mask, float *m, __m512 *l, flo
 QR_INLINE __m512 tree_pairs(const __m512 v[8])
 {
     __m512 four[4], two[2];
-    QR_UNROLL for (int i = 0; i < 4; i++)
+    QR_UNROLL (int i = 0; i < 4; i++)
         four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x88), _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xdd));
-    QR_UNROLL for (int i = 0; i < 2; i++) {
+    QR_UNROLL (int i = 0; i < 2; i++) {
         __m512d x = _mm512_castps_pd(four[2 * i]), y = _mm512_castps_pd(four[2 * i + 1]);
         two[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
     }
@@ -75,23 +72,24 @@ QR_INLINE __m512 tree_pairs(const __m512 v[8])
 
 QR_INLINE __m512 widen_pair(const uint16_t *k, uint64_t stride)
 {
-    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)k)), _mm_loadu_si128((const __m128i *)(k + stride)), 1);
+    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)k)),
+                                           _mm_loadu_si128((const __m128i *)(k + stride)), 1);
     return _mm512_cvtph_ps(both);
 }
 
 /* 8 keys against G query heads: v[g][pair], the lanes of arithmetic 5.1. The loop over dim stays rolled. */
 QR_INLINE void score_8(const int G, const float *q, uint32_t dim, const uint16_t *k, uint64_t stride, __m512 (*v)[8])
 {
-    QR_UNROLL for (int p = 0; p < 4; p++) {
+    QR_UNROLL (int p = 0; p < 4; p++) {
         __m512 keys = widen_pair(k + 2 * (uint32_t)p * stride, stride);
-        QR_UNROLL for (int g = 0; g < G; g++) v[g][p] = _mm512_mul_ps(_mm512_broadcast_f32x8(_mm256_loadu_ps(q + (uint32_t)g * dim)), keys);
+        QR_UNROLL (int g = 0; g < G; g++) v[g][p] = _mm512_mul_ps(_mm512_broadcast_f32x8(_mm256_loadu_ps(q + (uint32_t)g * dim)), keys);
     }
-    QR_ROLLED for (uint32_t d = 8; d < dim; d += 8) {
+    QR_ROLLED (uint32_t d = 8; d < dim; d += 8) {
         __m512 query[HEADS_MAX];
-        QR_UNROLL for (int g = 0; g < G; g++) query[g] = _mm512_broadcast_f32x8(_mm256_loadu_ps(q + (uint32_t)g * dim + d));
-        QR_UNROLL for (int p = 0; p < 4; p++) {
+        QR_UNROLL (int g = 0; g < G; g++) query[g] = _mm512_broadcast_f32x8(_mm256_loadu_ps(q + (uint32_t)g * dim + d));
+        QR_UNROLL (int p = 0; p < 4; p++) {
             __m512 keys = widen_pair(k + 2 * (uint32_t)p * stride + d, stride);
-            QR_UNROLL for (int g = 0; g < G; g++) v[g][p] = _mm512_fmadd_ps(query[g], keys, v[g][p]);
+            QR_UNROLL (int g = 0; g < G; g++) v[g][p] = _mm512_fmadd_ps(query[g], keys, v[g][p]);
         }
     }
 }
@@ -103,26 +101,27 @@ QR_INLINE void fetch_8(const uint16_t *rows, uint64_t stride, uint32_t dim)
 }
 
 /* acc[g][d..] += e v over the visible keys, W vectors of d at a time. */
-QR_INLINE void weigh(const int G, const int W, const span_t *span, uint64_t stride, uint64_t at, const float (*e)[QR_SPAN], const float *factor,
-                     float *acc, uint64_t acc_stride)
+QR_INLINE void weigh(const int G, const int W, const span_t *span, uint64_t stride, uint64_t at, const float (*e)[QR_SPAN],
+                     const float *factor, float *acc, uint64_t acc_stride)
 {
     __m512 sum[HEADS_MAX][4];
-    QR_UNROLL for (int g = 0; g < G; g++)
-        QR_UNROLL for (int w = 0; w < W; w++)
+    QR_UNROLL (int g = 0; g < G; g++)
+        QR_UNROLL (int w = 0; w < W; w++)
             sum[g][w] = _mm512_mul_ps(_mm512_loadu_ps(acc + (uint64_t)g * acc_stride + 16 * w), _mm512_set1_ps(factor[g]));
-    QR_ROLLED for (uint32_t t = span->first; t < span->end; t++) {
+    QR_ROLLED (uint32_t t = span->first; t < span->end; t++) {
         const uint16_t *v = span->v[t / 8] + (t % 8) * stride + at;
-        QR_UNROLL for (int w = 0; w < W; w++) {
+        QR_UNROLL (int w = 0; w < W; w++) {
             __m512 values = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(v + 16 * w)));
-            QR_UNROLL for (int g = 0; g < G; g++) sum[g][w] = _mm512_fmadd_ps(_mm512_set1_ps(e[g][t]), values, sum[g][w]);
+            QR_UNROLL (int g = 0; g < G; g++) sum[g][w] = _mm512_fmadd_ps(_mm512_set1_ps(e[g][t]), values, sum[g][w]);
         }
     }
-    QR_UNROLL for (int g = 0; g < G; g++)
-        QR_UNROLL for (int w = 0; w < W; w++) _mm512_storeu_ps(acc + (uint64_t)g * acc_stride + 16 * w, sum[g][w]);
+    QR_UNROLL (int g = 0; g < G; g++)
+        QR_UNROLL (int w = 0; w < W; w++) _mm512_storeu_ps(acc + (uint64_t)g * acc_stride + 16 * w, sum[g][w]);
 }
 
 /* One span, G query heads of one kv head that begins `at` values into a row. next: the span after it, or NULL. */
-QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q, float *states, __m512 *l)
+QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q,
+                        float *states, __m512 *l)
 {
     uint64_t stride = kv_width(a), mask = visible_mask(span->first, span->end);
     float e[HEADS_MAX][QR_SPAN], factor[HEADS_MAX];
@@ -130,24 +129,24 @@ QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, c
     bool finite = true;
     for (uint32_t i = 0; i < VECTORS; i++) {
         __m512 v[HEADS_MAX][8];
-        QR_UNROLL for (int half = 0; half < 2; half++) {
+        QR_UNROLL (int half = 0; half < 2; half++) {
             uint32_t block = 2 * i + (uint32_t)half;
             bool seen = block * 8 + 8 > span->first && block * 8 < span->end;
             if (next && block * 8 < next->end) fetch_8(next->k[block] + at, stride, a->dim);
             if (seen) {
                 __m512 part[HEADS_MAX][8];
                 score_8(G, q, a->dim, span->k[block] + at, stride, part);
-                QR_UNROLL for (int g = 0; g < G; g++)
-                    QR_UNROLL for (int p = 0; p < 4; p++) v[g][4 * half + p] = part[g][p];
+                QR_UNROLL (int g = 0; g < G; g++)
+                    QR_UNROLL (int p = 0; p < 4; p++) v[g][4 * half + p] = part[g][p];
             } else
-                QR_UNROLL for (int g = 0; g < G; g++)
-                    QR_UNROLL for (int p = 0; p < 4; p++) v[g][4 * half + p] = _mm512_setzero_ps();
+                QR_UNROLL (int g = 0; g < G; g++)
+                    QR_UNROLL (int p = 0; p < 4; p++) v[g][4 * half + p] = _mm512_setzero_ps();
         }
-        QR_UNROLL for (int g = 0; g < G; g++) s[g][i] = tree_pairs(v[g]);
+        QR_UNROLL (int g = 0; g < G; g++) s[g][i] = tree_pairs(v[g]);
     }
-    QR_UNROLL for (int g = 0; g < G; g++) {
+    QR_UNROLL (int g = 0; g < G; g++) {
         finite &= soften(s[g], mask, states + (uint32_t)g * a->state_floats, &l[g], &factor[g]);
-        QR_UNROLL for (int i = 0; i < VECTORS; i++) _mm512_storeu_ps(e[g] + 16 * i, s[g][i]);
+        QR_UNROLL (int i = 0; i < VECTORS; i++) _mm512_storeu_ps(e[g] + 16 * i, s[g][i]);
     }
     if (next)
         for (uint32_t block = 0; block * 8 < next->end; block++) fetch_8(next->v[block] + at, stride, a->dim);
@@ -159,7 +158,8 @@ QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, c
     return finite;
 }
 
-static bool one_span_heads(uint32_t heads, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q, float *states, __m512 *l)
+static bool one_span_heads(uint32_t heads, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q,
+                           float *states, __m512 *l)
 {
     switch (heads) {
     case 1: return one_span(1, a, span, next, at, q, states, l);
@@ -170,7 +170,8 @@ static bool one_span_heads(uint32_t heads, const qr_attend_t *a, const span_t *s
 }
 
 /* Walks all asked kv heads per span, so that rows are read in the order they lie. */
-void qr_avx512_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment, float *states)
+void qr_avx512_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment,
+                          float *states)
 {
     if (a->dim % 16) {
         qr_cpu_scalar.attend_one(a, lane, row, kv_from, kv_to, segment, states);
@@ -233,7 +234,8 @@ void qr_avx512_finish(uint32_t dim, const float *state, float *out)
         return;
     }
     __m512 r = _mm512_set1_ps(1.0f / state[1]);
-    for (uint32_t d = 0; d < dim; d += 16) _mm512_storeu_ps(out + d, _mm512_fmadd_ps(_mm512_loadu_ps(state + QR_STATE_HEAD + d), r, _mm512_setzero_ps()));
+    for (uint32_t d = 0; d < dim; d += 16)
+        _mm512_storeu_ps(out + d, _mm512_fmadd_ps(_mm512_loadu_ps(state + QR_STATE_HEAD + d), r, _mm512_setzero_ps()));
 }
 
 /* ---- prefill ---------------------------------------------------------------------------------------------------------- */
@@ -242,33 +244,33 @@ void qr_avx512_finish(uint32_t dim, const float *state, float *out)
 typedef struct tile {
     const qr_attend_t *a;
     uint32_t lane, row, row_count, kv, count; /* count = row_count * group */
-    float *k, *v;         /* span widened: k[dim][64], v[64][dim] */
-    float *s;             /* [count][64] scores, then weights */
-    float *l;             /* [count][16] */
-    float *states;        /* [count][state_floats] of this segment */
+    float *k, *v;                             /* span widened: k[dim][64], v[64][dim] */
+    float *s;                                 /* [count][64] scores, then weights */
+    float *l;                                 /* [count][16] */
+    float *states;                            /* [count][state_floats] of this segment */
     float factor[QR_ATTEND_ROWS_MAX];
 } tile_t;
 
 QR_INLINE void transpose_16(__m512 r[16])
 {
     __m512 t[16];
-    QR_UNROLL for (int i = 0; i < 16; i += 2) {
+    QR_UNROLL (int i = 0; i < 16; i += 2) {
         t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
-    QR_UNROLL for (int i = 0; i < 16; i += 4) {
+    QR_UNROLL (int i = 0; i < 16; i += 4) {
         r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t[i]), _mm512_castps_pd(t[i + 2])));
         r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t[i]), _mm512_castps_pd(t[i + 2])));
         r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t[i + 1]), _mm512_castps_pd(t[i + 3])));
         r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t[i + 1]), _mm512_castps_pd(t[i + 3])));
     }
-    QR_UNROLL for (int i = 0; i < 4; i++) {
+    QR_UNROLL (int i = 0; i < 4; i++) {
         t[i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88);
         t[4 + i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
         t[8 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
         t[12 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
     }
-    QR_UNROLL for (int i = 0; i < 4; i++) {
+    QR_UNROLL (int i = 0; i < 4; i++) {
         r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88);
         r[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
         r[4 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0x88);
@@ -285,14 +287,14 @@ static void widen_span(tile_t *tile, const span_t *span, bool masked)
     for (uint32_t i = 0; i < VECTORS; i++)
         for (uint32_t d = 0; d < a->dim; d += 16) {
             __m512 r[16];
-            QR_UNROLL for (uint32_t t = 0; t < 16; t++) {
+            QR_UNROLL (uint32_t t = 0; t < 16; t++) {
                 uint32_t key = 16 * i + t;
                 r[t] = _mm512_setzero_ps();
                 if (key >= span->first && key < span->end)
                     r[t] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(span->k[key / 8] + (key % 8) * stride + at + d)));
             }
             transpose_16(r);
-            QR_UNROLL for (uint32_t t = 0; t < 16; t++) _mm512_store_ps(tile->k + (d + t) * QR_SPAN + 16 * i, r[t]);
+            QR_UNROLL (uint32_t t = 0; t < 16; t++) _mm512_store_ps(tile->k + (d + t) * QR_SPAN + 16 * i, r[t]);
         }
     for (uint32_t key = 0; key < QR_SPAN; key++)
         for (uint32_t d = 0; d < a->dim; d += 16) {
@@ -308,19 +310,20 @@ static void widen_span(tile_t *tile, const span_t *span, bool masked)
 QR_INLINE const float *query_of(const tile_t *tile, uint32_t i)
 {
     const qr_attend_t *a = tile->a;
-    return a->qkv + (uint64_t)(tile->row + i / a->group) * (a->heads + 2 * a->kv_heads) * a->dim + (tile->kv * a->group + i % a->group) * a->dim;
+    return a->qkv + (uint64_t)(tile->row + i / a->group) * (a->heads + 2 * a->kv_heads) * a->dim +
+           (tile->kv * a->group + i % a->group) * a->dim;
 }
 
 /* One lane of the scores of R rows x 32 keys: the chain over d = lane, lane + 8, ... */
 QR_INLINE void score_lane(const int R, const float *const *q, uint32_t dim, const float *k, uint32_t lane, __m512 (*ret)[2])
 {
-    QR_UNROLL for (int r = 0; r < R; r++) {
+    QR_UNROLL (int r = 0; r < R; r++) {
         ret[r][0] = _mm512_mul_ps(_mm512_set1_ps(q[r][lane]), _mm512_load_ps(k + lane * QR_SPAN));
         ret[r][1] = _mm512_mul_ps(_mm512_set1_ps(q[r][lane]), _mm512_load_ps(k + lane * QR_SPAN + 16));
     }
-    QR_ROLLED for (uint32_t d = lane + 8; d < dim; d += 8) {
+    QR_ROLLED (uint32_t d = lane + 8; d < dim; d += 8) {
         __m512 k0 = _mm512_load_ps(k + d * QR_SPAN), k1 = _mm512_load_ps(k + d * QR_SPAN + 16);
-        QR_UNROLL for (int r = 0; r < R; r++) {
+        QR_UNROLL (int r = 0; r < R; r++) {
             __m512 x = _mm512_set1_ps(q[r][d]);
             ret[r][0] = _mm512_fmadd_ps(x, k0, ret[r][0]);
             ret[r][1] = _mm512_fmadd_ps(x, k1, ret[r][1]);
@@ -330,7 +333,7 @@ QR_INLINE void score_lane(const int R, const float *const *q, uint32_t dim, cons
 
 QR_INLINE void add_tile(const int R, __m512 (*a)[2], __m512 (*b)[2])
 {
-    QR_UNROLL for (int r = 0; r < R; r++) {
+    QR_UNROLL (int r = 0; r < R; r++) {
         a[r][0] = _mm512_add_ps(a[r][0], b[r][0]);
         a[r][1] = _mm512_add_ps(a[r][1], b[r][1]);
     }
@@ -338,7 +341,7 @@ QR_INLINE void add_tile(const int R, __m512 (*a)[2], __m512 (*b)[2])
 
 QR_INLINE void store_tile(const int R, __m512 (*a)[2], float *s)
 {
-    QR_UNROLL for (int r = 0; r < R; r++) {
+    QR_UNROLL (int r = 0; r < R; r++) {
         _mm512_store_ps(s + r * QR_SPAN, a[r][0]);
         _mm512_store_ps(s + r * QR_SPAN + 16, a[r][1]);
     }
@@ -352,7 +355,7 @@ QR_INLINE void score_tile(const int R, const tile_t *tile, uint32_t first, uint3
     float *s = tile->s + first * QR_SPAN + keys_from;
     uint32_t dim = tile->a->dim;
     __m512 a[4][2], b[4][2], c[4][2];
-    QR_UNROLL for (int r = 0; r < R; r++) q[r] = query_of(tile, first + (uint32_t)r);
+    QR_UNROLL (int r = 0; r < R; r++) q[r] = query_of(tile, first + (uint32_t)r);
     score_lane(R, q, dim, k, 0, a);
     score_lane(R, q, dim, k, QR_MUTANT(66) ? 2 : 4, b);
     add_tile(R, a, b);
@@ -368,7 +371,7 @@ QR_INLINE void score_tile(const int R, const tile_t *tile, uint32_t first, uint3
     score_lane(R, q, dim, k, 7, c);
     add_tile(R, b, c);
     add_tile(R, a, b);
-    QR_UNROLL for (int r = 0; r < R; r++) {
+    QR_UNROLL (int r = 0; r < R; r++) {
         b[r][0] = _mm512_load_ps(s + r * QR_SPAN);
         b[r][1] = _mm512_load_ps(s + r * QR_SPAN + 16);
     }
@@ -400,9 +403,9 @@ static void soften_rows(tile_t *tile, uint32_t base)
         }
         uint64_t mask = visible_mask(first > base ? first - base : 0, qr_min_u32(position + 1 - base, QR_SPAN));
         __m512 x[VECTORS], l = _mm512_load_ps(tile->l + 16 * i);
-        QR_UNROLL for (int v = 0; v < VECTORS; v++) x[v] = _mm512_load_ps(s + 16 * v);
+        QR_UNROLL (int v = 0; v < VECTORS; v++) x[v] = _mm512_load_ps(s + 16 * v);
         if (!soften(x, mask, state, &l, &tile->factor[i])) qr_status_raise(a->status + tile->row + i / a->group);
-        QR_UNROLL for (int v = 0; v < VECTORS; v++) _mm512_store_ps(s + 16 * v, x[v]);
+        QR_UNROLL (int v = 0; v < VECTORS; v++) _mm512_store_ps(s + 16 * v, x[v]);
         _mm512_store_ps(tile->l + 16 * i, l);
     }
 }
@@ -414,19 +417,20 @@ QR_INLINE void weigh_tile(const int R, const int W, const tile_t *tile, uint32_t
     float *acc = tile->states + (uint64_t)row * a->state_floats + QR_STATE_HEAD + d;
     const float *e = tile->s + row * QR_SPAN, *v = tile->v + d;
     __m512 sum[6][4];
-    QR_UNROLL for (int r = 0; r < R; r++)
-        QR_UNROLL for (int w = 0; w < W; w++)
-            sum[r][w] = _mm512_mul_ps(_mm512_loadu_ps(acc + (uint64_t)r * a->state_floats + 16 * w), _mm512_set1_ps(tile->factor[row + (uint32_t)r]));
-    QR_ROLLED for (uint32_t t = first; t < end; t++) {
+    QR_UNROLL (int r = 0; r < R; r++)
+        QR_UNROLL (int w = 0; w < W; w++)
+            sum[r][w] = _mm512_mul_ps(_mm512_loadu_ps(acc + (uint64_t)r * a->state_floats + 16 * w),
+                                      _mm512_set1_ps(tile->factor[row + (uint32_t)r]));
+    QR_ROLLED (uint32_t t = first; t < end; t++) {
         __m512 values[4];
-        QR_UNROLL for (int w = 0; w < W; w++) values[w] = _mm512_load_ps(v + (uint64_t)t * a->dim + 16 * w);
-        QR_UNROLL for (int r = 0; r < R; r++) {
+        QR_UNROLL (int w = 0; w < W; w++) values[w] = _mm512_load_ps(v + (uint64_t)t * a->dim + 16 * w);
+        QR_UNROLL (int r = 0; r < R; r++) {
             __m512 x = _mm512_set1_ps(e[(uint32_t)r * QR_SPAN + t]);
-            QR_UNROLL for (int w = 0; w < W; w++) sum[r][w] = _mm512_fmadd_ps(x, values[w], sum[r][w]);
+            QR_UNROLL (int w = 0; w < W; w++) sum[r][w] = _mm512_fmadd_ps(x, values[w], sum[r][w]);
         }
     }
-    QR_UNROLL for (int r = 0; r < R; r++)
-        QR_UNROLL for (int w = 0; w < W; w++) _mm512_storeu_ps(acc + (uint64_t)r * a->state_floats + 16 * w, sum[r][w]);
+    QR_UNROLL (int r = 0; r < R; r++)
+        QR_UNROLL (int w = 0; w < W; w++) _mm512_storeu_ps(acc + (uint64_t)r * a->state_floats + 16 * w, sum[r][w]);
 }
 
 QR_INLINE void weigh_rows_of(const int R, const tile_t *tile, uint32_t row, uint32_t base, const span_t *span)
@@ -459,14 +463,14 @@ static void begin_tile(tile_t *tile, float *scratch)
     for (uint32_t i = 0; i < tile->count; i++) tile->states[(uint64_t)i * tile->a->state_floats] = -INFINITY;
 }
 
-void qr_avx512_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment, float *states,
-                           uint64_t row_stride, float *scratch)
+void qr_avx512_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment,
+                           float *states, uint64_t row_stride, float *scratch)
 {
     if (a->dim % 16) {
         qr_cpu_scalar.attend_many(a, lane, row, row_count, kv, segment, states, row_stride, scratch);
         return;
     }
-    tile_t tile = { .a = a, .lane = lane, .row = row, .row_count = row_count, .kv = kv, .count = row_count * a->group };
+    tile_t tile = {.a = a, .lane = lane, .row = row, .row_count = row_count, .kv = kv, .count = row_count * a->group};
     qr_assert(tile.count <= QR_ATTEND_ROWS_MAX);
     uint32_t begin = qr_max_u32(qr_attend_first(a, a->positions[row]), segment * QR_SEGMENT);
     uint32_t end = qr_min_u32(a->positions[row + row_count - 1] + 1, (segment + 1) * QR_SEGMENT);

@@ -17,9 +17,10 @@ void qr_cpu_embed(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
 static void turn(int64_t rest, double *ret_cos, double *ret_sin)
 {
     static const double unit = 6.283185307179586476925286766559 / 18446744073709551616.0;
-    static const double s[8] = { 1.0, -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800.0, -1.0 / 1307674368000.0 };
-    static const double c[9] = { 1.0, -1.0 / 2, 1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600.0, -1.0 / 87178291200.0,
-                                 1.0 / 20922789888000.0 };
+    static const double s[8] = {1.0,          -1.0 / 6,        1.0 / 120,          -1.0 / 5040,
+                                1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800.0, -1.0 / 1307674368000.0};
+    static const double c[9] = {
+        1.0, -1.0 / 2, 1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600.0, -1.0 / 87178291200.0, 1.0 / 20922789888000.0};
     double x = (double)rest * unit, x2 = x * x, sine = s[7], cosine = c[8];
     for (int i = 6; i >= 0; i--) sine = sine * x2 + s[i];
     for (int i = 7; i >= 0; i--) cosine = cosine * x2 + c[i];
@@ -38,8 +39,15 @@ void qr_cpu_rope_table(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
             uint64_t phase = positions[r] * steps[i], quadrant = (phase + (1ull << 61)) >> 62;
             double c, s, t;
             turn((int64_t)(phase - (quadrant << 62)), &c, &s);
-            if (quadrant & 1) { t = c; c = -s; s = t; }
-            if (quadrant & 2) { c = -c; s = -s; }
+            if (quadrant & 1) {
+                t = c;
+                c = -s;
+                s = t;
+            }
+            if (quadrant & 2) {
+                c = -c;
+                s = -s;
+            }
             table[((uint64_t)r * pairs + i) * 2] = (float)c;
             table[((uint64_t)r * pairs + i) * 2 + 1] = (float)s;
         }

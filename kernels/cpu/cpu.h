@@ -24,12 +24,13 @@ typedef void qr_cpu_rows_f(const qr_cpu_args_t *args, uint32_t from, uint32_t to
 typedef void qr_cpu_product_f(const qr_cpu_args_t *args, uint32_t row_from, uint32_t row_to, uint32_t group_from, uint32_t group_to);
 
 enum {
-    QR_SPAN = 64, QR_SEGMENT = 512,        /* arithmetic 5.2, 5.3: absolute positions */
-    QR_STATE_HEAD = 16,                    /* floats before acc in an attention state: M, l, then unused */
+    QR_SPAN = 64,
+    QR_SEGMENT = 512,   /* arithmetic 5.2, 5.3: absolute positions */
+    QR_STATE_HEAD = 16, /* floats before acc in an attention state: M, l, then unused */
     QR_ATTEND_DIM_MAX = 256,
-    QR_ATTEND_GROUP_MAX = QR_HEADS_PER_KV_MAX,              /* query heads of one kv head */
-    QR_ATTEND_HEADS_MAX = 128,             /* query heads of one call of attend_one */
-    QR_ATTEND_ROWS_MAX = 128               /* query rows x heads of one tile of attend_many */
+    QR_ATTEND_GROUP_MAX = QR_HEADS_PER_KV_MAX, /* query heads of one kv head */
+    QR_ATTEND_HEADS_MAX = 128,                 /* query heads of one call of attend_one */
+    QR_ATTEND_ROWS_MAX = 128                   /* query rows x heads of one tile of attend_many */
 };
 
 /* One attention launch, addresses found. */
@@ -65,9 +66,11 @@ typedef struct qr_cpu_isa {
     qr_cpu_product_f *product;
     /* One query row, kv heads [kv_from, kv_to), one segment that has a visible key: overwrites the states of their query heads,
      * states[(head - kv_from * group)][state_floats]. Raises the row's status if a visible score is not finite. */
-    void (*attend_one)(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment, float *states);
+    void (*attend_one)(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment,
+                       float *states);
     /* row_count consecutive rows of one lane, one kv head, one segment: merges into states[row][head - kv * group] (stride: states of a
-     * row are row_stride floats apart); a state with l == 0 is empty. row_count * group <= QR_ATTEND_ROWS_MAX. scratch: qr_attend_scratch_floats(). */
+     * row are row_stride floats apart); a state with l == 0 is empty. row_count * group <= QR_ATTEND_ROWS_MAX. scratch:
+     * qr_attend_scratch_floats(). */
     void (*attend_many)(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment, float *states,
                         uint64_t row_stride, float *scratch);
     /* into = into merged with the next segment's state (arithmetic 5.3); an empty `into` takes it as it is. */

@@ -7,8 +7,8 @@
 #include "kernels/cpu/pool.h"
 
 enum {
-    FEW_ROWS = 2,         /* lanes with at most so many rows are decode lanes */
-    ROUND_SEGMENTS = 4,   /* segments one prefill piece walks: 32 rows x 3 heads x 2048 keys are about half a millisecond */
+    FEW_ROWS = 2,            /* lanes with at most so many rows are decode lanes */
+    ROUND_SEGMENTS = 4,      /* segments one prefill piece walks: 32 rows x 3 heads x 2048 keys are about half a millisecond */
     SMALL_WORK = 96 * 9 * 64 /* keys x heads x dim below which handing over costs more than it gives: about 2 us */
 };
 
@@ -83,13 +83,26 @@ void qr_plan_destroy(qr_plan_t **plan_address)
 static void read_args(qr_attend_t *a, const qr_cpu_args_t *args)
 {
     *a = (qr_attend_t){
-        .qkv = (const float *)args->b[0], .k_pages = (const uint16_t *)args->b[1], .v_pages = (const uint16_t *)args->b[2],
-        .positions = (const uint32_t *)args->b[3], .row_offsets = (const uint32_t *)args->b[4], .page_offsets = (const uint32_t *)args->b[5],
-        .first_blocks = (const uint32_t *)args->b[6], .page_table = (const uint32_t *)args->b[7], .y = (float *)args->b[8],
-        .status = (uint32_t *)args->b[9], .rows = args->s[0], .heads = args->s[1], .kv_heads = args->s[2], .dim = args->s[3],
-        .lanes = args->s[4], .page_tokens = args->s[5], .window = args->s[6],
+        .qkv = (const float *)args->b[0],
+        .k_pages = (const uint16_t *)args->b[1],
+        .v_pages = (const uint16_t *)args->b[2],
+        .positions = (const uint32_t *)args->b[3],
+        .row_offsets = (const uint32_t *)args->b[4],
+        .page_offsets = (const uint32_t *)args->b[5],
+        .first_blocks = (const uint32_t *)args->b[6],
+        .page_table = (const uint32_t *)args->b[7],
+        .y = (float *)args->b[8],
+        .status = (uint32_t *)args->b[9],
+        .rows = args->s[0],
+        .heads = args->s[1],
+        .kv_heads = args->s[2],
+        .dim = args->s[3],
+        .lanes = args->s[4],
+        .page_tokens = args->s[5],
+        .window = args->s[6],
     };
-    qr_assert(a->kv_heads && a->heads % a->kv_heads == 0 && a->dim % 8 == 0 && a->dim && a->dim <= QR_ATTEND_DIM_MAX && a->page_tokens % 8 == 0);
+    qr_assert(a->kv_heads && a->heads % a->kv_heads == 0 && a->dim % 8 == 0 && a->dim && a->dim <= QR_ATTEND_DIM_MAX &&
+              a->page_tokens % 8 == 0);
     a->group = a->heads / a->kv_heads;
     a->state_floats = QR_STATE_HEAD + a->dim;
     qr_assert(a->group <= QR_ATTEND_GROUP_MAX && a->row_offsets[a->lanes] <= a->rows);
@@ -151,27 +164,40 @@ static void cut_few(qr_plan_t *plan, uint32_t lane)
         uint64_t slot = plan->slot_count;
         if (to - from > 1) plan->slot_count += to - from;
         if (plan->round == 1 && to - from > 1)
-            add(plan, (piece_t){ .kind = MERGE, .lane = lane, .row = row, .segment_from = from, .segment_to = to, .slot = slot });
+            add(plan, (piece_t){.kind = MERGE, .lane = lane, .row = row, .segment_from = from, .segment_to = to, .slot = slot});
         if (plan->round) continue;
         for (uint32_t segment = from; segment < to; segment++)
             for (uint32_t kv = 0; kv < a->kv_heads; kv += step)
-                add(plan, (piece_t){ .kind = ONE, .lane = lane, .row = row, .kv_from = kv, .kv_to = qr_min_u32(kv + step, a->kv_heads),
-                                     .segment_from = segment, .segment_to = segment + (to - from > 1), .slot = slot + (segment - from) });
+                add(plan, (piece_t){.kind = ONE,
+                                    .lane = lane,
+                                    .row = row,
+                                    .kv_from = kv,
+                                    .kv_to = qr_min_u32(kv + step, a->kv_heads),
+                                    .segment_from = segment,
+                                    .segment_to = segment + (to - from > 1),
+                                    .slot = slot + (segment - from)});
     }
 }
 
 static void cut_many(qr_plan_t *plan, uint32_t lane)
 {
     const qr_attend_t *a = &plan->a;
-    uint32_t tile = qr_max_u32(1, qr_min_u32(32, QR_ATTEND_ROWS_MAX / a->group)), begin = a->row_offsets[lane], end = a->row_offsets[lane + 1];
+    uint32_t tile = qr_max_u32(1, qr_min_u32(32, QR_ATTEND_ROWS_MAX / a->group)), begin = a->row_offsets[lane],
+             end = a->row_offsets[lane + 1];
     uint32_t round_from = plan->round * ROUND_SEGMENTS, round_to = round_from + ROUND_SEGMENTS;
     for (uint32_t kv = 0; kv < a->kv_heads; kv++)
         for (uint32_t row = begin, from, to; row < end; row += tile) {
             uint32_t count = qr_min_u32(tile, end - row);
             segments_of(a, row, count, &from, &to);
             if (to <= round_from || from >= round_to) continue;
-            add(plan, (piece_t){ .kind = MANY, .lane = lane, .row = row, .row_count = count, .kv_from = kv, .kv_to = kv + 1,
-                                 .segment_from = qr_max_u32(from, round_from), .segment_to = qr_min_u32(to, round_to) });
+            add(plan, (piece_t){.kind = MANY,
+                                .lane = lane,
+                                .row = row,
+                                .row_count = count,
+                                .kv_from = kv,
+                                .kv_to = kv + 1,
+                                .segment_from = qr_max_u32(from, round_from),
+                                .segment_to = qr_min_u32(to, round_to)});
         }
 }
 
@@ -181,8 +207,10 @@ uint32_t qr_plan_round(qr_plan_t *plan, bool *ret_small)
     for (plan->piece_count = 0; !plan->piece_count && plan->round < plan->rounds; plan->round++, plan->slot_count = 0)
         for (uint32_t lane = 0; lane < plan->a.lanes; lane++) {
             if (plan->a.row_offsets[lane] == plan->a.row_offsets[lane + 1]) continue;
-            if (few(&plan->a, lane)) cut_few(plan, lane);
-            else cut_many(plan, lane);
+            if (few(&plan->a, lane))
+                cut_few(plan, lane);
+            else
+                cut_many(plan, lane);
         }
     *ret_small = plan->small;
     qr_assert(plan->piece_count <= QR_PIECES_MAX);

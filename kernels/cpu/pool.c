@@ -18,11 +18,13 @@
 #include "base/mutant.h"
 
 enum {
-    SPINS = 1000,          /* pauses before the first yield: some tens of microseconds */
-    AWAKE_NS = 1000000,    /* idle this long: sleep */
-    STALL_NS = 200000,     /* waiting longer than this and four pieces: a core was taken away */
-    ALONE_LEAST_NS = 2000000, ALONE_MOST_NS = 100000000,
-    GENERATION_BITS = 24, PLACE_BITS = 20
+    SPINS = 1000,       /* pauses before the first yield: some tens of microseconds */
+    AWAKE_NS = 1000000, /* idle this long: sleep */
+    STALL_NS = 200000,  /* waiting longer than this and four pieces: a core was taken away */
+    ALONE_LEAST_NS = 2000000,
+    ALONE_MOST_NS = 100000000,
+    GENERATION_BITS = 24,
+    PLACE_BITS = 20
 };
 
 /* One thread's stretch of the open task: generation << 40 | first << 20 | end. */
@@ -45,7 +47,7 @@ struct qr_pool {
     _Alignas(128) qr_piece_f *run; /* stable while a piece of it is unfinished */
     void *context;
     uint32_t threads, count, own_done, generation;
-    bool open, alone;           /* alone: this task was not offered to the helpers */
+    bool open, alone;                                /* alone: this task was not offered to the helpers */
     uint64_t started_ns, waiting_ns, alone_until_ns; /* of the task; since when we wait for its last pieces, 0: not yet */
     helper_t helpers[QR_THREADS_MAX];
 };
@@ -165,7 +167,7 @@ int qr_pool_new(uint32_t threads, qr_pool_t **ret_pool)
     memset(pool, 0, sizeof *pool);
     pool->threads = 1;
     for (uint32_t i = 1; i < threads; i++) {
-        pool->helpers[i] = (helper_t){ .pool = pool, .index = i };
+        pool->helpers[i] = (helper_t){.pool = pool, .index = i};
         if (pthread_create(&pool->helpers[i].thread, NULL, helper_main, &pool->helpers[i])) {
             qr_pool_destroy(&pool);
             return -QR_E_MEMORY;
@@ -251,8 +253,10 @@ bool qr_pool_work(qr_pool_t *pool, uint64_t deadline_ns, bool hurried)
         if (hurried && late(deadline_ns)) return all_done(pool);
     }
     for (uint32_t spins = 1; !all_done(pool); spins++) {
-        if (spins < SPINS) pause_briefly();
-        else sched_yield();
+        if (spins < SPINS)
+            pause_briefly();
+        else
+            sched_yield();
         if (spins % 64) continue;
         if (!pool->waiting_ns) pool->waiting_ns = qr_pool_now_ns();
         if (late(deadline_ns)) return all_done(pool);

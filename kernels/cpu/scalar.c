@@ -19,14 +19,14 @@ static bool quantise_block(const float *x, qr_activation_t *ret)
         uint32_t bits = qr_float_bits(x[i]) & 0x7fffffffu;
         if (bits > most) most = bits;
     }
-    *ret = (qr_activation_t){ 0 };
+    *ret = (qr_activation_t){0};
     if (most >= 0x7f800000u + QR_MUTANT(72)) {
         ret->d = ret->ds = qr_bits_float(0x7fc00000u);
         return true;
     }
     if (most < 0x0d800000u) return false; /* 2^-100 */
     float amax = qr_bits_float(most), id = 127.0f / amax;
-    int32_t sums[2] = { 0, 0 };
+    int32_t sums[2] = {0, 0};
     for (int i = 0; i < QR_BLOCK; i++) {
         int32_t q = nearest(x[i] * id);
         ret->q[i] = (int8_t)q;
@@ -61,14 +61,14 @@ static void quantise(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
     uint32_t width = args->s[1];
     bool quantised = args->s[2] != 0;
     for (uint32_t r = from; r < to; r++)
-        put_row((const float *)args->b[0] + (uint64_t)r * width, width, quantised, args->b[1] + r * qr_activation_row_bytes(quantised, width),
-                (uint32_t *)args->b[2] + r);
+        put_row((const float *)args->b[0] + (uint64_t)r * width, width, quantised,
+                args->b[1] + r * qr_activation_row_bytes(quantised, width), (uint32_t *)args->b[2] + r);
 }
 
 /* Values are made and stored 32 at a time: no row of any width is held on the stack. */
 static void norm_row(const float *x, const float *w, uint32_t width, bool quantised, float eps, uint8_t *y, uint32_t *status)
 {
-    float a[64] = { 0 }, block[QR_BLOCK];
+    float a[64] = {0}, block[QR_BLOCK];
     for (uint32_t i = 0; i < width; i++) a[i % 64] = fmaf(x[i], x[i], a[i % 64]);
     for (int h = 32; h >= 1; h /= 2)
         for (int l = 0; l < h; l++) a[l] = a[l] + a[l + h];
@@ -113,13 +113,16 @@ static void gate(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
 /* Dot of one block as the integer of arithmetic 2, for lane `lane` of a group. */
 static int32_t block_dot(uint32_t format, const uint8_t *quants, const int8_t *scales, uint32_t lane, const qr_activation_t *x)
 {
-    int32_t halves[2] = { 0, 0 };
+    int32_t halves[2] = {0, 0};
     for (uint32_t i = 0; i < QR_BLOCK; i++) {
         const uint8_t *four = quants + (format == QR_FORMAT_Q8_0 || format == QR_FORMAT_Q6_K ? i / 4 : i % 16 / 4) * 64 + lane * 4;
         int32_t w = four[i % 4];
-        if (format == QR_FORMAT_Q8_0) w -= 128;
-        else if (format == QR_FORMAT_Q6_K) w -= 32;
-        else w = (w >> (i / 16 * 4) & 15) - (format == QR_FORMAT_Q4_0 ? 8 : 0);
+        if (format == QR_FORMAT_Q8_0)
+            w -= 128;
+        else if (format == QR_FORMAT_Q6_K)
+            w -= 32;
+        else
+            w = (w >> (i / 16 * 4) & 15) - (format == QR_FORMAT_Q4_0 ? 8 : 0);
         halves[i / 16] += w * x->q[i];
     }
     return format == QR_FORMAT_Q6_K ? scales[32 + lane] * halves[0] + scales[48 + lane] * halves[1] : halves[0] + halves[1];
@@ -173,8 +176,9 @@ static void product(const qr_cpu_args_t *args, uint32_t row_from, uint32_t row_t
         for (uint32_t o = group_from * 16; o < qr_min_u32(group_to * 16, outputs); o++) {
             const uint8_t *group = args->b[1] + o / 16 * qr_group_bytes(format, columns), *x = args->b[0] + r * row_bytes;
             float *y = (float *)args->b[2] + (uint64_t)r * stride + offset + o;
-            float value = qr_format_quantised(format) ? chain_quantised(format, columns / QR_BLOCK, group, o % 16, (const qr_activation_t *)x)
-                                                      : chain_plain(format, columns / QR_BLOCK, group, o % 16, (const float *)x);
+            float value = qr_format_quantised(format)
+                              ? chain_quantised(format, columns / QR_BLOCK, group, o % 16, (const qr_activation_t *)x)
+                              : chain_plain(format, columns / QR_BLOCK, group, o % 16, (const float *)x);
             *y = args->s[6] ? *y + value : value;
         }
 }
@@ -221,7 +225,8 @@ static void rope_append(const qr_cpu_args_t *args, uint32_t from, uint32_t to)
         bool finite = all_finite(q, (heads + 2 * kv_heads) * dim);
         int32_t slot = ((const int32_t *)args->b[2])[r] - QR_MUTANT(63);
         if (slot >= 0) {
-            uint16_t *k_row = (uint16_t *)args->b[3] + (uint64_t)slot * kv_width, *v_row = (uint16_t *)args->b[4] + (uint64_t)slot * kv_width;
+            uint16_t *k_row = (uint16_t *)args->b[3] + (uint64_t)slot * kv_width,
+                     *v_row = (uint16_t *)args->b[4] + (uint64_t)slot * kv_width;
             bool fits = narrow(k, kv_width, k_row);
             fits &= narrow(v, kv_width, v_row);
             if (!fits && !QR_MUTANT(79)) {
@@ -247,7 +252,8 @@ static float score(const float *q, const uint16_t *k, uint32_t dim)
 }
 
 /* Visible keys [first, end) of one span into the state of one head. */
-static void attend_span(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t head, uint32_t first, uint32_t end, float *l, float *state)
+static void attend_span(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t head, uint32_t first, uint32_t end, float *l,
+                        float *state)
 {
     uint32_t dim = a->dim, kv_width = a->kv_heads * dim, kv = head / a->group;
     const float *q = a->qkv + (uint64_t)row * (a->heads + 2 * a->kv_heads) * dim + head * dim;
@@ -278,7 +284,7 @@ static void attend_segment(const qr_attend_t *a, uint32_t lane, uint32_t row, ui
 {
     uint32_t position = a->positions[row], begin = qr_max_u32(qr_attend_first(a, position), segment * QR_SEGMENT);
     uint32_t end = qr_min_u32(position + 1 + QR_MUTANT(70), (segment + 1) * QR_SEGMENT);
-    float l[16] = { 0 };
+    float l[16] = {0};
     memset(state, 0, a->state_floats * sizeof *state);
     state[0] = -INFINITY;
     for (uint32_t t = begin; t < end;) {
@@ -330,9 +336,17 @@ static void attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint3
 
 const qr_cpu_isa_t qr_cpu_scalar = {
     .name = "scalar",
-    .rows = { [QR_KERNEL_embed] = qr_cpu_embed, [QR_KERNEL_rope_table] = qr_cpu_rope_table, [QR_KERNEL_norm] = norm,
-              [QR_KERNEL_quantise] = quantise, [QR_KERNEL_rope_append] = rope_append, [QR_KERNEL_gate] = gate,
-              [QR_KERNEL_gather] = qr_cpu_gather, [QR_KERNEL_page_copy] = qr_cpu_page_copy },
+    .rows = {[QR_KERNEL_embed] = qr_cpu_embed,
+             [QR_KERNEL_rope_table] = qr_cpu_rope_table,
+             [QR_KERNEL_norm] = norm,
+             [QR_KERNEL_quantise] = quantise,
+             [QR_KERNEL_rope_append] = rope_append,
+             [QR_KERNEL_gate] = gate,
+             [QR_KERNEL_gather] = qr_cpu_gather,
+             [QR_KERNEL_page_copy] = qr_cpu_page_copy},
     .product = product,
-    .attend_one = attend_one, .attend_many = attend_many, .merge = merge, .finish = finish,
+    .attend_one = attend_one,
+    .attend_many = attend_many,
+    .merge = merge,
+    .finish = finish,
 };

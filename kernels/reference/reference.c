@@ -38,7 +38,8 @@ void qr_reference_rope(double *head, uint32_t dim, uint32_t pairing, double posi
     }
 }
 
-int qr_reference_attention(const double *q, uint32_t dim, uint32_t keys, const double *k, const double *v, uint64_t stride, double scale, double *out)
+int qr_reference_attention(const double *q, uint32_t dim, uint32_t keys, const double *k, const double *v, uint64_t stride, double scale,
+                           double *out)
 {
     double *p = malloc((keys + 1ull) * sizeof *p), most = -INFINITY, total = 0;
     if (!p) return -QR_E_MEMORY;

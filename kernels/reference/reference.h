@@ -12,7 +12,8 @@ void qr_reference_norm(const double *x, const float *weight, uint32_t n, double 
 /* Rotates one head in place by position / scale at frequencies theta^(-2i/dim). pairing as kernel rope_append. */
 void qr_reference_rope(double *head, uint32_t dim, uint32_t pairing, double position, double theta, double scale);
 /* out[dim] = softmax(q . k[t] * scale) v[t] over `keys` rows, each `stride` values apart; zeros when there is none. 0 or -QR_E_MEMORY. */
-int qr_reference_attention(const double *q, uint32_t dim, uint32_t keys, const double *k, const double *v, uint64_t stride, double scale, double *out);
+int qr_reference_attention(const double *q, uint32_t dim, uint32_t keys, const double *k, const double *v, uint64_t stride, double scale,
+                           double *out);
 /* y[i] = gate / (1 + exp(-gate)) * up */
 void qr_reference_gate(const double *gate, const double *up, uint32_t n, double *y);
 

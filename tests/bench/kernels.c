@@ -63,7 +63,7 @@ static qr_weight_t weight_of(bench_t *b, uint32_t format, uint32_t rows, uint32_
     uint8_t *data = malloc(bytes + 8);
     qr_weight_t weight;
     if (!data) must(-1);
-    for (uint64_t i = 0; i < bytes; i += 8) memcpy(data + i, &(uint64_t){ next_random(b) }, 8);
+    for (uint64_t i = 0; i < bytes; i += 8) memcpy(data + i, &(uint64_t){next_random(b)}, 8);
     uint16_t d = qr_float_to_half(0.01f);
     if (qr_format_quantised(format))
         for (uint64_t i = 0; i < bytes; i += block) {
@@ -72,9 +72,11 @@ static qr_weight_t weight_of(bench_t *b, uint32_t format, uint32_t rows, uint32_
         }
     else
         for (uint64_t i = 0; i < (uint64_t)rows * columns; i++)
-            if (format == QR_FORMAT_F16) ((uint16_t *)data)[i] = d;
-            else ((float *)data)[i] = 0.01f;
-    must(qr_weight_new(b->device, format, columns, 1, &(const void *){ data }, &rows, &weight));
+            if (format == QR_FORMAT_F16)
+                ((uint16_t *)data)[i] = d;
+            else
+                ((float *)data)[i] = 0.01f;
+    must(qr_weight_new(b->device, format, columns, 1, &(const void *){data}, &rows, &weight));
     free(data);
     return weight;
 }
@@ -109,7 +111,10 @@ static void measure(bench_t *b, const qr_launch_t *launches, uint32_t count, dou
 
 static bool wanted(const bench_t *b, const char *what) { return !b->only || strstr(what, b->only); }
 
-static void line(const char *what, double best, double median, const char *unit) { printf("%-58s best %10.4g  median %10.4g  %s\n", what, best, median, unit); }
+static void line(const char *what, double best, double median, const char *unit)
+{
+    printf("%-58s best %10.4g  median %10.4g  %s\n", what, best, median, unit);
+}
 
 static const char *format_name(uint32_t format)
 {
@@ -131,7 +136,7 @@ static qr_buffer_t activations_of(bench_t *b, uint32_t format, uint32_t rows, ui
     qr_buffer_t x = floats_of(b, (uint64_t)rows * columns), status = buffer_of(b, rows * 4), y;
     if (!quantised) return x;
     y = buffer_of(b, rows * qr_activation_row_bytes(true, columns));
-    qr_launch_t launch = { .kernel = QR_KERNEL_quantise, .sizes = { rows, columns, 1 }, .buffers = { &x, &y, &status } };
+    qr_launch_t launch = {.kernel = QR_KERNEL_quantise, .sizes = {rows, columns, 1}, .buffers = {&x, &y, &status}};
     must(qr_device_enqueue(b->device, &launch));
     must(qr_device_advance(b->device, 0));
     qr_buffer_done(b->device, &x);
@@ -139,7 +144,7 @@ static qr_buffer_t activations_of(bench_t *b, uint32_t format, uint32_t rows, ui
     return y;
 }
 
-static const uint32_t shapes[4][2] = { { QKV, HIDDEN }, { HIDDEN, HIDDEN }, { 2 * FORWARD, HIDDEN }, { HIDDEN, FORWARD } };
+static const uint32_t shapes[4][2] = {{QKV, HIDDEN}, {HIDDEN, HIDDEN}, {2 * FORWARD, HIDDEN}, {HIDDEN, FORWARD}};
 
 /* All products of one token pass, layer after layer, each with its own weights: what decode streams. */
 static void bench_pass(bench_t *b, uint32_t format, uint32_t head_format)
@@ -158,18 +163,24 @@ static void bench_pass(bench_t *b, uint32_t format, uint32_t head_format)
         macs += (uint64_t)weights[i].rows * weights[i].columns;
     }
     qr_buffer_t narrow = activations_of(b, format, rows_most, HIDDEN), wide = activations_of(b, format, rows_most, FORWARD);
-    qr_buffer_t narrow_head = activations_of(b, head_format, rows_most, HIDDEN), y = buffer_of(b, (uint64_t)rows_most * vocabulary * 4 + 3072 * rows_most * 4);
+    qr_buffer_t narrow_head = activations_of(b, head_format, rows_most, HIDDEN),
+                y = buffer_of(b, (uint64_t)rows_most * vocabulary * 4 + 3072 * rows_most * 4);
     for (uint32_t rows = 1; rows <= rows_most; rows *= 2) {
         for (uint32_t i = 0; i <= count; i++) {
             const qr_weight_t *w = &weights[i];
-            launches[i] = (qr_launch_t){ .kernel = QR_KERNEL_product, .sizes = { rows, w->columns, w->rows, w->format, w->rows, 0, i % 4 == 3 },
-                                         .buffers = { i == count ? &narrow_head : w->columns == HIDDEN ? &narrow : &wide, &w->buffer, &y } };
+            launches[i] = (qr_launch_t){.kernel = QR_KERNEL_product,
+                                        .sizes = {rows, w->columns, w->rows, w->format, w->rows, 0, i % 4 == 3},
+                                        .buffers = {i == count             ? &narrow_head
+                                                    : w->columns == HIDDEN ? &narrow
+                                                                           : &wide,
+                                                    &w->buffer, &y}};
         }
         double best, median;
         measure(b, launches, count + 1, &best, &median);
         snprintf(what, sizeof what, "product pass %s, head %s, %u rows", format_name(format), format_name(head_format), rows);
         line(what, best / 1e6, median / 1e6, "ms");
-        printf("    = %.1f GB/s of weights, %.0f Gop/s, %.0f rows/s (best)\n", (double)bytes / best, 2.0 * (double)macs * rows / best, rows * 1e9 / best);
+        printf("    = %.1f GB/s of weights, %.0f Gop/s, %.0f rows/s (best)\n", (double)bytes / best, 2.0 * (double)macs * rows / best,
+               rows * 1e9 / best);
     }
     for (uint32_t i = 0; i <= count; i++) qr_weight_done(b->device, &weights[i]);
     qr_buffer_done(b->device, &narrow);
@@ -188,12 +199,14 @@ static void bench_layer(bench_t *b, uint32_t format, uint32_t rows)
     if (!wanted(b, what)) return;
     qr_weight_t weights[4];
     qr_launch_t launches[4];
-    qr_buffer_t narrow = activations_of(b, format, rows, HIDDEN), wide = activations_of(b, format, rows, FORWARD), y = buffer_of(b, rows * 3072ull * 4);
+    qr_buffer_t narrow = activations_of(b, format, rows, HIDDEN), wide = activations_of(b, format, rows, FORWARD),
+                y = buffer_of(b, rows * 3072ull * 4);
     double macs = 0, best, median;
     for (uint32_t i = 0; i < 4; i++) {
         weights[i] = weight_of(b, format, shapes[i][0], shapes[i][1]);
-        launches[i] = (qr_launch_t){ .kernel = QR_KERNEL_product, .sizes = { rows, shapes[i][1], shapes[i][0], format, shapes[i][0], 0, 0 },
-                                     .buffers = { shapes[i][1] == HIDDEN ? &narrow : &wide, &weights[i].buffer, &y } };
+        launches[i] = (qr_launch_t){.kernel = QR_KERNEL_product,
+                                    .sizes = {rows, shapes[i][1], shapes[i][0], format, shapes[i][0], 0, 0},
+                                    .buffers = {shapes[i][1] == HIDDEN ? &narrow : &wide, &weights[i].buffer, &y}};
         macs += (double)rows * shapes[i][0] * shapes[i][1];
     }
     measure(b, launches, 4, &best, &median);
@@ -215,11 +228,13 @@ static void bench_attention(bench_t *b, uint32_t lanes, uint32_t rows, uint32_t 
     uint32_t blocks = (uint32_t)qr_div_up(keys, PAGE), pages = blocks * lanes, total = lanes * rows;
     qr_buffer_t qkv = floats_of(b, (uint64_t)total * QKV), positions = buffer_of(b, total * 4), row_offsets = buffer_of(b, (lanes + 1) * 4);
     qr_buffer_t page_offsets = buffer_of(b, (lanes + 1) * 4), first = buffer_of(b, lanes * 4), table = buffer_of(b, pages * 4);
-    qr_buffer_t y = buffer_of(b, (uint64_t)total * HEADS * DIM * 4), status = buffer_of(b, total * 4), *pools = calloc(2 * layers, sizeof *pools);
+    qr_buffer_t y = buffer_of(b, (uint64_t)total * HEADS * DIM * 4), status = buffer_of(b, total * 4),
+                *pools = calloc(2 * layers, sizeof *pools);
     uint64_t pool_bytes = (uint64_t)pages * PAGE * KV_HEADS * DIM * 2;
     for (uint32_t i = 0; i < 2 * layers; i++) {
         pools[i] = buffer_of(b, pool_bytes);
-        for (uint64_t k = 0; k < pool_bytes / 2; k++) ((uint16_t *)pools[i].host)[k] = (uint16_t)(0x3000 | (k * 2654435761u >> 20 & 0x87ff));
+        for (uint64_t k = 0; k < pool_bytes / 2; k++)
+            ((uint16_t *)pools[i].host)[k] = (uint16_t)(0x3000 | (k * 2654435761u >> 20 & 0x87ff));
     }
     uint32_t *order = (uint32_t *)table.host;
     for (uint32_t i = 0; i < pages; i++) {
@@ -234,8 +249,10 @@ static void bench_attention(bench_t *b, uint32_t lanes, uint32_t rows, uint32_t 
     for (uint32_t i = 0; i < total; i++) ((uint32_t *)positions.host)[i] = keys - rows + i % rows;
     qr_launch_t *launches = calloc(layers, sizeof *launches);
     for (uint32_t i = 0; i < layers; i++)
-        launches[i] = (qr_launch_t){ .kernel = QR_KERNEL_attention, .sizes = { total, HEADS, KV_HEADS, DIM, lanes, PAGE, 0, keys },
-                                     .buffers = { &qkv, &pools[2 * i], &pools[2 * i + 1], &positions, &row_offsets, &page_offsets, &first, &table, &y, &status } };
+        launches[i] = (qr_launch_t){
+            .kernel = QR_KERNEL_attention,
+            .sizes = {total, HEADS, KV_HEADS, DIM, lanes, PAGE, 0, keys},
+            .buffers = {&qkv, &pools[2 * i], &pools[2 * i + 1], &positions, &row_offsets, &page_offsets, &first, &table, &y, &status}};
     double best, median, work = 0;
     measure(b, launches, layers, &best, &median);
     if (rows <= 2) {
@@ -247,7 +264,7 @@ static void bench_attention(bench_t *b, uint32_t lanes, uint32_t rows, uint32_t 
         line(what, work / best, work / median, "GFLOP/s");
     }
     for (uint32_t i = 0; i < 2 * layers; i++) qr_buffer_done(b->device, &pools[i]);
-    qr_buffer_t *all[] = { &qkv, &positions, &row_offsets, &page_offsets, &first, &table, &y, &status };
+    qr_buffer_t *all[] = {&qkv, &positions, &row_offsets, &page_offsets, &first, &table, &y, &status};
     for (uint32_t i = 0; i < QR_COUNT(all); i++) qr_buffer_done(b->device, all[i]);
     free(pools);
     free(launches);
@@ -258,8 +275,10 @@ static void bench_attention(bench_t *b, uint32_t lanes, uint32_t rows, uint32_t 
 static void bench_small(bench_t *b, uint32_t rows)
 {
     enum { TIMES = 64 };
-    qr_buffer_t x = floats_of(b, rows * 3072ull), w = floats_of(b, 3072), y = buffer_of(b, rows * 4ull * 3072), status = buffer_of(b, rows * 4);
-    qr_buffer_t table = floats_of(b, (uint64_t)rows * DIM), slots = buffer_of(b, rows * 4), k = buffer_of(b, rows * 384ull), v = buffer_of(b, rows * 384ull);
+    qr_buffer_t x = floats_of(b, rows * 3072ull), w = floats_of(b, 3072), y = buffer_of(b, rows * 4ull * 3072),
+                status = buffer_of(b, rows * 4);
+    qr_buffer_t table = floats_of(b, (uint64_t)rows * DIM), slots = buffer_of(b, rows * 4), k = buffer_of(b, rows * 384ull),
+                v = buffer_of(b, rows * 384ull);
     qr_buffer_t steps = buffer_of(b, 32 * 8), tokens = buffer_of(b, rows * 4), positions = buffer_of(b, rows * 4);
     qr_weight_t embedding = weight_of(b, QR_FORMAT_Q8_0, 512, HIDDEN);
     for (uint32_t i = 0; i < rows; i++) ((int32_t *)slots.host)[i] = (int32_t)i;
@@ -267,15 +286,22 @@ static void bench_small(bench_t *b, uint32_t rows)
         ((float *)table.host)[2 * i] = cosf((float)i);
         ((float *)table.host)[2 * i + 1] = sinf((float)i);
     }
-    const struct { const char *what; qr_launch_t launch; } cases[] = {
-        { "norm 576", { .kernel = QR_KERNEL_norm, .sizes = { rows, HIDDEN, 1 }, .scalars = { 1e-5f }, .buffers = { &x, &w, &y, &status } } },
-        { "quantise 576", { .kernel = QR_KERNEL_quantise, .sizes = { rows, HIDDEN, 1 }, .buffers = { &x, &y, &status } } },
-        { "gate 1536", { .kernel = QR_KERNEL_gate, .sizes = { rows, FORWARD, 1 }, .buffers = { &x, &y, &status } } },
-        { "rope_append 9/3 heads of 64", { .kernel = QR_KERNEL_rope_append, .sizes = { rows, HEADS, KV_HEADS, DIM, 0 }, .scalars = { 1 },
-                                           .buffers = { &x, &table, &slots, &k, &v, &status } } },
-        { "rope_table 32 pairs", { .kernel = QR_KERNEL_rope_table, .sizes = { rows, 32 }, .buffers = { &positions, &steps, &y } } },
-        { "embed Q8_0 576", { .kernel = QR_KERNEL_embed, .sizes = { rows, HIDDEN, 512, QR_FORMAT_Q8_0 }, .buffers = { &tokens, &embedding.buffer, &y } } },
-        { "gather 576", { .kernel = QR_KERNEL_gather, .sizes = { rows, HIDDEN }, .buffers = { &x, &tokens, &y } } },
+    const struct {
+        const char *what;
+        qr_launch_t launch;
+    } cases[] = {
+        {"norm 576", {.kernel = QR_KERNEL_norm, .sizes = {rows, HIDDEN, 1}, .scalars = {1e-5f}, .buffers = {&x, &w, &y, &status}}},
+        {"quantise 576", {.kernel = QR_KERNEL_quantise, .sizes = {rows, HIDDEN, 1}, .buffers = {&x, &y, &status}}},
+        {"gate 1536", {.kernel = QR_KERNEL_gate, .sizes = {rows, FORWARD, 1}, .buffers = {&x, &y, &status}}},
+        {"rope_append 9/3 heads of 64",
+         {.kernel = QR_KERNEL_rope_append,
+          .sizes = {rows, HEADS, KV_HEADS, DIM, 0},
+          .scalars = {1},
+          .buffers = {&x, &table, &slots, &k, &v, &status}}},
+        {"rope_table 32 pairs", {.kernel = QR_KERNEL_rope_table, .sizes = {rows, 32}, .buffers = {&positions, &steps, &y}}},
+        {"embed Q8_0 576",
+         {.kernel = QR_KERNEL_embed, .sizes = {rows, HIDDEN, 512, QR_FORMAT_Q8_0}, .buffers = {&tokens, &embedding.buffer, &y}}},
+        {"gather 576", {.kernel = QR_KERNEL_gather, .sizes = {rows, HIDDEN}, .buffers = {&x, &tokens, &y}}},
     };
     for (uint32_t i = 0; i < QR_COUNT(cases); i++) {
         qr_launch_t launches[TIMES];
@@ -288,7 +314,7 @@ static void bench_small(bench_t *b, uint32_t rows)
         line(what, best / TIMES / rows, median / TIMES / rows, "ns a row, launch included");
     }
     qr_weight_done(b->device, &embedding);
-    qr_buffer_t *all[] = { &x, &w, &y, &status, &table, &slots, &k, &v, &steps, &tokens, &positions };
+    qr_buffer_t *all[] = {&x, &w, &y, &status, &table, &slots, &k, &v, &steps, &tokens, &positions};
     for (uint32_t i = 0; i < QR_COUNT(all); i++) qr_buffer_done(b->device, all[i]);
 }
 
@@ -307,7 +333,8 @@ static double task_ns(qr_pool_t *pool, uint32_t pieces, uint32_t tasks)
     uint64_t start = qr_pool_now_ns();
     for (uint32_t i = 0; i < tasks; i++) {
         qr_pool_start(pool, spin_piece, sinks, pieces);
-        while (!qr_pool_work(pool, UINT64_MAX, false)) {}
+        while (!qr_pool_work(pool, UINT64_MAX, false)) {
+        }
     }
     return (double)(qr_pool_now_ns() - start) / tasks;
 }
@@ -337,20 +364,29 @@ static void bench_handover(bench_t *b)
 
 int main(int argc, char **argv)
 {
-    bench_t b = { .layers = 30, .repeats = 15, .threads = 2, .seed = 88172645463325252ull };
-    qr_device_config_t config = { .kind = QR_DEVICE_CPU, .isa = QR_ISA_AUTO };
+    bench_t b = {.layers = 30, .repeats = 15, .threads = 2, .seed = 88172645463325252ull};
+    qr_device_config_t config = {.kind = QR_DEVICE_CPU, .isa = QR_ISA_AUTO};
     char message[256];
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "--tiny")) b.tiny = true;
-        else if (!strcmp(argv[i], "--cpu-time")) b.cpu_time = true;
-        else if (!strcmp(argv[i], "--threads")) b.threads = (uint32_t)atoi(value), i++;
-        else if (!strcmp(argv[i], "--layers")) b.layers = (uint32_t)qr_min_u64(qr_max_u64((uint64_t)atoi(value), 1), 200), i++;
-        else if (!strcmp(argv[i], "--repeats")) b.repeats = (uint32_t)qr_min_u64(qr_max_u64((uint64_t)atoi(value), 1), REPEATS_MAX), i++;
-        else if (!strcmp(argv[i], "--only")) b.only = value, i++;
+        if (!strcmp(argv[i], "--tiny"))
+            b.tiny = true;
+        else if (!strcmp(argv[i], "--cpu-time"))
+            b.cpu_time = true;
+        else if (!strcmp(argv[i], "--threads"))
+            b.threads = (uint32_t)atoi(value), i++;
+        else if (!strcmp(argv[i], "--layers"))
+            b.layers = (uint32_t)qr_min_u64(qr_max_u64((uint64_t)atoi(value), 1), 200), i++;
+        else if (!strcmp(argv[i], "--repeats"))
+            b.repeats = (uint32_t)qr_min_u64(qr_max_u64((uint64_t)atoi(value), 1), REPEATS_MAX), i++;
+        else if (!strcmp(argv[i], "--only"))
+            b.only = value, i++;
         else if (!strcmp(argv[i], "--isa"))
             config.isa = !strcmp(value, "scalar") ? QR_ISA_SCALAR : !strcmp(value, "avx2") ? QR_ISA_AVX2 : QR_ISA_AVX512, i++;
-        else return fprintf(stderr, "usage: bench_kernels [--tiny] [--isa scalar|avx2|avx512] [--threads N] [--only WORD] [--layers N] [--repeats N] [--cpu-time]\n"), 2;
+        else
+            return fprintf(stderr, "usage: bench_kernels [--tiny] [--isa scalar|avx2|avx512] [--threads N] [--only WORD] [--layers N] "
+                                   "[--repeats N] [--cpu-time]\n"),
+                   2;
     }
     config.threads = b.threads;
     if (b.tiny) b.layers = 1, b.repeats = 3;
@@ -363,7 +399,7 @@ int main(int argc, char **argv)
     bench_pass(&b, QR_FORMAT_Q4_1, QR_FORMAT_Q8_0);
     bench_pass(&b, QR_FORMAT_Q8_0, QR_FORMAT_Q8_0);
     bench_pass(&b, QR_FORMAT_Q4_0, QR_FORMAT_Q8_0);
-    static const uint32_t formats[] = { QR_FORMAT_Q4_1, QR_FORMAT_Q8_0, QR_FORMAT_Q4_0, QR_FORMAT_F16, QR_FORMAT_F32 };
+    static const uint32_t formats[] = {QR_FORMAT_Q4_1, QR_FORMAT_Q8_0, QR_FORMAT_Q4_0, QR_FORMAT_F16, QR_FORMAT_F32};
     for (uint32_t i = 0; i < QR_COUNT(formats); i++) bench_layer(&b, formats[i], b.tiny ? 12 : 512);
     bench_attention(&b, 1, 1, 16, b.layers);
     bench_attention(&b, 1, 1, b.tiny ? 100 : 512, b.layers);

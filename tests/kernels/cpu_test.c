@@ -10,7 +10,7 @@ static uint32_t device_count, scenario_count, comparison_count;
 static int open_devices(void **state)
 {
     (void)state;
-    static const uint32_t isas[] = { QR_ISA_SCALAR, QR_ISA_AVX2, QR_ISA_AVX512 }, threads[] = { 1, 2, 4 };
+    static const uint32_t isas[] = {QR_ISA_SCALAR, QR_ISA_AVX2, QR_ISA_AVX512}, threads[] = {1, 2, 4};
     for (uint32_t i = 0; i < QR_COUNT(isas); i++)
         for (uint32_t t = 0; t < QR_COUNT(threads); t++) {
             qr_device_t *device = open_device(isas[i], threads[t]);
@@ -45,11 +45,11 @@ static void compare(const scenario_t *s, const qr_device_t *device, uint8_t *exp
 /* Runs on every device; the first is the judge. Devices of the scalar kernel itself are asked only where it is cheap. */
 static void check(scenario_t s, bool scalar_threads)
 {
-    uint8_t *expected[QR_LAUNCH_BUFFERS_MAX] = { 0 };
+    uint8_t *expected[QR_LAUNCH_BUFFERS_MAX] = {0};
     scenario_run(&s, devices[0], 0, expected);
     for (uint32_t i = 1; i < device_count; i++) {
         if (!scalar_threads && !strncmp(qr_device_name(devices[i]), "cpu scalar", 10)) continue;
-        uint8_t *got[QR_LAUNCH_BUFFERS_MAX] = { 0 };
+        uint8_t *got[QR_LAUNCH_BUFFERS_MAX] = {0};
         scenario_run(&s, devices[i], i % 2 ? 0 : 50, got);
         compare(&s, devices[i], expected, got);
         results_done(got);
@@ -59,12 +59,12 @@ static void check(scenario_t s, bool scalar_threads)
     scenario_done(&s);
 }
 
-static const uint32_t formats[] = { QR_FORMAT_F32, QR_FORMAT_F16, QR_FORMAT_Q8_0, QR_FORMAT_Q4_0, QR_FORMAT_Q4_1, QR_FORMAT_Q6_K };
+static const uint32_t formats[] = {QR_FORMAT_F32, QR_FORMAT_F16, QR_FORMAT_Q8_0, QR_FORMAT_Q4_0, QR_FORMAT_Q4_1, QR_FORMAT_Q6_K};
 
 static void test_product(void **state)
 {
     (void)state;
-    static const uint32_t row_counts[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 33 };
+    static const uint32_t row_counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 33};
     for (uint32_t f = 0; f < QR_COUNT(formats); f++) {
         uint32_t unit = formats[f] == QR_FORMAT_Q6_K ? 256 : 32;
         for (uint32_t i = 0; i < QR_COUNT(row_counts); i++) {
@@ -80,7 +80,7 @@ static void test_product(void **state)
 static void test_norm_quantise_gate(void **state)
 {
     (void)state;
-    static const uint32_t widths[] = { 32, 64, 96, 160, 576, 1536 }, row_counts[] = { 0, 1, 2, 5, 70 };
+    static const uint32_t widths[] = {32, 64, 96, 160, 576, 1536}, row_counts[] = {0, 1, 2, 5, 70};
     for (uint32_t w = 0; w < QR_COUNT(widths); w++)
         for (uint32_t r = 0; r < QR_COUNT(row_counts); r++)
             for (uint32_t quantised = 0; quantised < 2; quantised++) {
@@ -110,7 +110,7 @@ static void test_moves(void **state)
 static void test_rope_append(void **state)
 {
     (void)state;
-    static const uint32_t dims[] = { 64, 128, 80, 256, 8, 24, 32 };
+    static const uint32_t dims[] = {64, 128, 80, 256, 8, 24, 32};
     for (uint32_t d = 0; d < QR_COUNT(dims); d++)
         for (uint32_t pairing = 0; pairing < 2; pairing++) {
             check(make_rope_append(1, 9, 3, dims[d], pairing), true);
@@ -122,20 +122,20 @@ static void test_rope_append(void **state)
 static void test_attention_decode(void **state)
 {
     (void)state;
-    static const uint32_t shapes[][3] = { { 9, 3, 64 }, { 4, 1, 128 }, { 2, 2, 80 }, { 2, 1, 256 }, { 5, 1, 64 }, { 8, 2, 64 }, { 2, 1, 8 }, { 3, 1, 32 } };
-    static const uint32_t page_tokens[] = { 8, 16, 32, 64, 128 };
+    static const uint32_t shapes[][3] = {{9, 3, 64}, {4, 1, 128}, {2, 2, 80}, {2, 1, 256}, {5, 1, 64}, {8, 2, 64}, {2, 1, 8}, {3, 1, 32}};
+    static const uint32_t page_tokens[] = {8, 16, 32, 64, 128};
     for (uint32_t i = 0; i < QR_COUNT(shapes); i++) {
-        lanes_t lanes = { .count = 5, .rows = { 1, 1, 0, 2, 1 }, .keys = { 1, 16, 0, 65, 129 }, .shared_tail = i & 1 };
+        lanes_t lanes = {.count = 5, .rows = {1, 1, 0, 2, 1}, .keys = {1, 16, 0, 65, 129}, .shared_tail = i & 1};
         check(make_attention(shapes[i][0], shapes[i][1], shapes[i][2], page_tokens[i % 5], 0, &lanes, 0.3f), i == 0);
-        lanes_t longer = { .count = 2, .rows = { 1, 1 }, .keys = { 517, 1031 } };
+        lanes_t longer = {.count = 2, .rows = {1, 1}, .keys = {517, 1031}};
         check(make_attention(shapes[i][0], shapes[i][1], shapes[i][2], page_tokens[(i + 2) % 5], 0, &longer, 0.3f), i == 0);
         check(make_attention(shapes[i][0], shapes[i][1], shapes[i][2], page_tokens[(i + 1) % 5], 100, &longer, 0.3f), i == 0);
     }
-    lanes_t none = { .count = 0 }, one = { .count = 1, .rows = { 1 }, .keys = { 512 } };
+    lanes_t none = {.count = 0}, one = {.count = 1, .rows = {1}, .keys = {512}};
     check(make_attention(9, 3, 64, 16, 0, &none, 0.3f), true);
     check(make_attention(9, 3, 64, 16, 0, &one, 0.3f), true);
     for (uint32_t keys = 1; keys <= 70; keys += 3) {
-        lanes_t tail = { .count = 2, .rows = { 1, 2 }, .keys = { keys, keys + 7 }, .shared_tail = true };
+        lanes_t tail = {.count = 2, .rows = {1, 2}, .keys = {keys, keys + 7}, .shared_tail = true};
         check(make_attention(3, 1, 64, 8, keys % 2 ? 0 : 13, &tail, 1), false);
     }
 }
@@ -143,17 +143,17 @@ static void test_attention_decode(void **state)
 static void test_attention_prefill(void **state)
 {
     (void)state;
-    static const uint32_t shapes[][3] = { { 9, 3, 64 }, { 4, 1, 128 }, { 2, 2, 80 }, { 2, 1, 256 }, { 5, 1, 64 }, { 2, 1, 8 }, { 3, 1, 48 } };
-    static const uint32_t page_tokens[] = { 8, 16, 32, 64, 128 };
+    static const uint32_t shapes[][3] = {{9, 3, 64}, {4, 1, 128}, {2, 2, 80}, {2, 1, 256}, {5, 1, 64}, {2, 1, 8}, {3, 1, 48}};
+    static const uint32_t page_tokens[] = {8, 16, 32, 64, 128};
     for (uint32_t i = 0; i < QR_COUNT(shapes); i++) {
-        lanes_t lanes = { .count = 4, .rows = { 70, 1, 33, 3 }, .keys = { 70, 40, 133, 520 } };
+        lanes_t lanes = {.count = 4, .rows = {70, 1, 33, 3}, .keys = {70, 40, 133, 520}};
         check(make_attention(shapes[i][0], shapes[i][1], shapes[i][2], page_tokens[i % 5], 0, &lanes, 0.3f), i == 0);
         check(make_attention(shapes[i][0], shapes[i][1], shapes[i][2], page_tokens[(i + 1) % 5], i % 2 ? 40 : 90, &lanes, 0.3f), i == 0);
     }
-    lanes_t crossing = { .count = 2, .rows = { 30, 1 }, .keys = { 1040, 600 } };
+    lanes_t crossing = {.count = 2, .rows = {30, 1}, .keys = {1040, 600}};
     check(make_attention(3, 1, 64, 16, 0, &crossing, 0.3f), true);
     check(make_attention(3, 1, 64, 16, 520, &crossing, 0.3f), true);
-    lanes_t rounds = { .count = 1, .rows = { 5 }, .keys = { 2100 } };
+    lanes_t rounds = {.count = 1, .rows = {5}, .keys = {2100}};
     check(make_attention(2, 1, 64, 64, 0, &rounds, 0.3f), true);
 }
 
@@ -162,14 +162,14 @@ static void test_attention_tiles_agree(void **state)
 {
     (void)state;
     enum { ROWS = 24, KEYS = 1040 }; /* the last rows see three segments */
-    lanes_t whole = { .count = 1, .rows = { ROWS }, .keys = { KEYS } };
+    lanes_t whole = {.count = 1, .rows = {ROWS}, .keys = {KEYS}};
     scenario_t s = make_attention(6, 2, 64, 16, 0, &whole, 0.5f);
-    uint8_t *expected[QR_LAUNCH_BUFFERS_MAX] = { 0 };
+    uint8_t *expected[QR_LAUNCH_BUFFERS_MAX] = {0};
     scenario_run(&s, devices[0], 0, expected);
     for (uint32_t tile = 1; tile <= 7; tile += 6)
         for (uint32_t i = 0; i < device_count; i++)
             for (uint32_t row = 0; row < ROWS; row += tile) {
-                uint32_t count = qr_min_u32(tile, ROWS - row), offsets[2] = { 0, count };
+                uint32_t count = qr_min_u32(tile, ROWS - row), offsets[2] = {0, count};
                 scenario_t part = s;
                 uint32_t keys = KEYS - ROWS + row + count;
                 part.data[0] = s.data[0] + (uint64_t)row * 10 * 64 * 4;
@@ -181,7 +181,7 @@ static void test_attention_tiles_agree(void **state)
                 part.bytes[9] = count * 4;
                 part.launch.sizes[0] = count;
                 part.launch.sizes[7] = keys;
-                uint8_t *got[QR_LAUNCH_BUFFERS_MAX] = { 0 };
+                uint8_t *got[QR_LAUNCH_BUFFERS_MAX] = {0};
                 scenario_run(&part, devices[i], 0, got);
                 assert_memory_equal(got[8], expected[8] + (uint64_t)row * 6 * 64 * 4, part.bytes[8]);
                 results_done(got);
@@ -202,8 +202,8 @@ static void test_queue(void **state)
         assert_int_equal(qr_buffer_new(devices[i], ROWS * 4, &indexes), 0);
         for (uint32_t r = 0; r < ROWS; r++) ((uint32_t *)indexes.host)[r] = (r + 1) % ROWS;
         for (uint32_t k = 0; k < ROWS * WIDTH; k++) ((uint32_t *)x.host)[k] = k / WIDTH;
-        qr_launch_t there = { .kernel = QR_KERNEL_gather, .sizes = { ROWS, WIDTH }, .buffers = { &x, &indexes, &y } };
-        qr_launch_t back = { .kernel = QR_KERNEL_gather, .sizes = { ROWS, WIDTH }, .buffers = { &y, &indexes, &x } };
+        qr_launch_t there = {.kernel = QR_KERNEL_gather, .sizes = {ROWS, WIDTH}, .buffers = {&x, &indexes, &y}};
+        qr_launch_t back = {.kernel = QR_KERNEL_gather, .sizes = {ROWS, WIDTH}, .buffers = {&y, &indexes, &x}};
         for (uint32_t k = 0; k < QR_LAUNCHES_MAX; k++) assert_int_equal(qr_device_enqueue(devices[i], k % 2 ? &back : &there), 0);
         assert_int_equal(qr_device_enqueue(devices[i], &there), -QR_E_LIMIT);
         uint32_t calls = 0;

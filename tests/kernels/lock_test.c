@@ -71,7 +71,7 @@ static void check(scenario_t s)
 static void test_digests(void **state)
 {
     (void)state;
-    static const uint32_t formats[] = { QR_FORMAT_F32, QR_FORMAT_F16, QR_FORMAT_Q8_0, QR_FORMAT_Q4_0, QR_FORMAT_Q4_1, QR_FORMAT_Q6_K };
+    static const uint32_t formats[] = {QR_FORMAT_F32, QR_FORMAT_F16, QR_FORMAT_Q8_0, QR_FORMAT_Q4_0, QR_FORMAT_Q4_1, QR_FORMAT_Q6_K};
     random_state = 20240229;
     for (uint32_t f = 0; f < QR_COUNT(formats); f++) {
         check(make_embed(formats[f], 3, 256, 33));
@@ -89,7 +89,7 @@ static void test_digests(void **state)
         for (uint32_t i = 0; i < s.bytes[1] / 4; i++) ((float *)s.data[1])[i] = random_float(0.5f);
         check(s);
     }
-    lanes_t lanes = { .count = 4, .rows = { 1, 40, 2, 1 }, .keys = { 700, 90, 66, 1 } };
+    lanes_t lanes = {.count = 4, .rows = {1, 40, 2, 1}, .keys = {700, 90, 66, 1}};
     check(make_attention(9, 3, 64, 16, 0, &lanes, 0.3f));
     check(make_attention(2, 1, 128, 8, 0, &lanes, 0.3f));
     check(make_attention(4, 1, 80, 32, 50, &lanes, 0.3f));
@@ -99,6 +99,6 @@ static void test_digests(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_digests) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_digests)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -18,7 +18,8 @@ typedef struct work {
 static void busy(uint64_t ns)
 {
     uint64_t end = qr_pool_now_ns() + ns;
-    while (qr_pool_now_ns() < end) {}
+    while (qr_pool_now_ns() < end) {
+    }
 }
 
 static void run_piece(void *context, uint32_t piece, uint32_t thread)
@@ -38,11 +39,12 @@ static void test_every_piece_once(void **state)
         static work_t work;
         assert_int_equal(qr_pool_new(threads, &pool), 0);
         memset(&work, 0, sizeof work);
-        uint32_t expected[PIECES] = { 0 };
+        uint32_t expected[PIECES] = {0};
         for (uint32_t task = 0; task < 3000; task++) {
             uint32_t count = 1 + (task * 7919) % (task % 50 ? 9 : PIECES);
             qr_pool_start(pool, run_piece, &work, count);
-            while (!qr_pool_work(pool, task % 3 ? UINT64_MAX : qr_pool_now_ns() + 1, task % 2)) {}
+            while (!qr_pool_work(pool, task % 3 ? UINT64_MAX : qr_pool_now_ns() + 1, task % 2)) {
+            }
             for (uint32_t i = 0; i < count; i++) expected[i]++;
             for (uint32_t i = 0; i < count; i++) assert_int_equal(atomic_load(&work.runs[i]), expected[i]);
         }
@@ -63,13 +65,14 @@ static void test_helpers_steal(void **state)
     assert_int_equal(qr_pool_new(2, &pool), 0);
     uint64_t give_up = qr_pool_now_ns() + 10000000000ull;
     qr_pool_start(pool, run_piece, &work, 64);
-    struct timespec nap = { 0, 1000000 };
+    struct timespec nap = {0, 1000000};
     for (uint32_t done = 0; done < 64 && qr_pool_now_ns() < give_up;) {
         nanosleep(&nap, NULL);
         done = 0;
         for (uint32_t i = 0; i < 64; i++) done += atomic_load(&work.runs[i]);
     }
-    while (!qr_pool_work(pool, UINT64_MAX, false)) {}
+    while (!qr_pool_work(pool, UINT64_MAX, false)) {
+    }
     for (uint32_t i = 0; i < 64; i++) assert_int_equal(atomic_load(&work.runs[i]), 1);
     assert_int_equal(work.threads_seen, 2);
     qr_pool_destroy(&pool);
@@ -97,8 +100,9 @@ static void test_idle_sleeps(void **state)
     assert_int_equal(qr_pool_new(4, &pool), 0);
     memset(&work, 0, sizeof work);
     qr_pool_start(pool, run_piece, &work, 8);
-    while (!qr_pool_work(pool, UINT64_MAX, false)) {}
-    struct timespec nap = { 0, 100000000 }, before, after;
+    while (!qr_pool_work(pool, UINT64_MAX, false)) {
+    }
+    struct timespec nap = {0, 100000000}, before, after;
     nanosleep(&nap, NULL); /* they fall asleep */
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
     nap.tv_nsec = 300000000;
@@ -108,7 +112,8 @@ static void test_idle_sleeps(void **state)
     assert_true(burnt < 0.03);
     memset(&work, 0, sizeof work); /* and wake again */
     qr_pool_start(pool, run_piece, &work, 500);
-    while (!qr_pool_work(pool, UINT64_MAX, false)) {}
+    while (!qr_pool_work(pool, UINT64_MAX, false)) {
+    }
     for (uint32_t i = 0; i < 500; i++) assert_int_equal(atomic_load(&work.runs[i]), 1);
     qr_pool_destroy(&pool);
 }
@@ -117,10 +122,17 @@ static void test_idle_sleeps(void **state)
 static void test_table_names_short_buffers(void **state)
 {
     (void)state;
-    lanes_t lanes = { .count = 2, .rows = { 1, 3 }, .keys = { 5, 9 } };
-    scenario_t all[] = { make_embed(QR_FORMAT_Q4_1, 2, 64, 5), make_rope_table(3, 8), make_norm(2, 64, true), make_quantise(2, 64, false),
-                         make_product(QR_FORMAT_Q8_0, 2, 64, 20, 0, false), make_rope_append(2, 2, 1, 8, 0), make_attention(2, 1, 8, 8, 0, &lanes, 1),
-                         make_gate(2, 64, true, 1), make_gather(2, 64), make_page_copy(1, 8, 16) };
+    lanes_t lanes = {.count = 2, .rows = {1, 3}, .keys = {5, 9}};
+    scenario_t all[] = {make_embed(QR_FORMAT_Q4_1, 2, 64, 5),
+                        make_rope_table(3, 8),
+                        make_norm(2, 64, true),
+                        make_quantise(2, 64, false),
+                        make_product(QR_FORMAT_Q8_0, 2, 64, 20, 0, false),
+                        make_rope_append(2, 2, 1, 8, 0),
+                        make_attention(2, 1, 8, 8, 0, &lanes, 1),
+                        make_gate(2, 64, true, 1),
+                        make_gather(2, 64),
+                        make_page_copy(1, 8, 16)};
     _Static_assert(QR_COUNT(all) == QR_KERNELS_COUNT, "every kernel");
     qr_table_t *table;
     assert_int_equal(qr_table_new(&table), 0);
@@ -130,7 +142,7 @@ static void test_table_names_short_buffers(void **state)
         qr_buffer_t buffers[QR_LAUNCH_BUFFERS_MAX];
         assert_int_equal(launch.kernel, s);
         for (uint32_t i = 0; i < QR_LAUNCH_BUFFERS_MAX && row->buffers[i].name; i++) {
-            buffers[i] = (qr_buffer_t){ .bytes = qr_table_bytes(table, &launch, i) + 64 };
+            buffers[i] = (qr_buffer_t){.bytes = qr_table_bytes(table, &launch, i) + 64};
             assert_true(buffers[i].bytes > 64);
             launch.buffers[i] = &buffers[i];
             launch.offsets[i] = 64;
@@ -148,7 +160,7 @@ static void test_table_names_short_buffers(void **state)
         }
         scenario_done(&all[s]);
     }
-    qr_launch_t unknown = { .kernel = QR_KERNELS_COUNT };
+    qr_launch_t unknown = {.kernel = QR_KERNELS_COUNT};
     assert_string_equal(qr_table_fault(table, &unknown), "kernel");
     qr_table_destroy(&table);
 }
@@ -159,16 +171,16 @@ static void test_table_bytes(void **state)
     (void)state;
     qr_table_t *table;
     assert_int_equal(qr_table_new(&table), 0);
-    qr_launch_t append = { .kernel = QR_KERNEL_rope_append, .sizes = { 5, 9, 3, 64, 0 } };
+    qr_launch_t append = {.kernel = QR_KERNEL_rope_append, .sizes = {5, 9, 3, 64, 0}};
     assert_int_equal(qr_table_bytes(table, &append, 0), 5 * (9 + 6) * 64 * 4);
     assert_int_equal(qr_table_bytes(table, &append, 1), 5 * 32 * 2 * 4);
-    qr_launch_t product = { .kernel = QR_KERNEL_product, .sizes = { 7, 576, 50, QR_FORMAT_Q8_0, 60, 4, 0 } };
+    qr_launch_t product = {.kernel = QR_KERNEL_product, .sizes = {7, 576, 50, QR_FORMAT_Q8_0, 60, 4, 0}};
     assert_int_equal(qr_table_bytes(table, &product, 0), 7 * 18 * 64);
     assert_int_equal(qr_table_bytes(table, &product, 1), 4 * 18 * 544);
     assert_int_equal(qr_table_bytes(table, &product, 2), 7 * 60 * 4);
     product.sizes[3] = QR_FORMAT_F16;
     assert_int_equal(qr_table_bytes(table, &product, 0), 7 * 576 * 4);
-    qr_launch_t attention = { .kernel = QR_KERNEL_attention, .sizes = { 5, 9, 3, 64, 2, 16, 0, 10 } };
+    qr_launch_t attention = {.kernel = QR_KERNEL_attention, .sizes = {5, 9, 3, 64, 2, 16, 0, 10}};
     assert_int_equal(qr_table_bytes(table, &attention, 4), 3 * 4);
     assert_int_equal(qr_table_bytes(table, &attention, 8), 5 * 9 * 64 * 4);
     qr_table_destroy(&table);
@@ -177,12 +189,9 @@ static void test_table_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_piece_once),
-        cmocka_unit_test(test_helpers_steal),
-        cmocka_unit_test(test_destroy_finishes),
-        cmocka_unit_test(test_idle_sleeps),
-        cmocka_unit_test(test_table_names_short_buffers),
-        cmocka_unit_test(test_table_bytes),
+        cmocka_unit_test(test_every_piece_once),          cmocka_unit_test(test_helpers_steal),
+        cmocka_unit_test(test_destroy_finishes),          cmocka_unit_test(test_idle_sleeps),
+        cmocka_unit_test(test_table_names_short_buffers), cmocka_unit_test(test_table_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

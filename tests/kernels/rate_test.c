@@ -31,13 +31,15 @@ static double launch_ns(qr_device_t *device, const qr_launch_t *launch)
 /* Multiply-adds a nanosecond of 12 independent chains of vpdpbusd, and of fp32 fma. */
 __attribute__((target("avx512f,avx512vnni"))) static double peak_int8(void)
 {
-    __m512i x = _mm512_set1_epi32(0x01020304), a0 = x, a1 = x, a2 = x, a3 = x, a4 = x, a5 = x, a6 = x, a7 = x, a8 = x, a9 = x, a10 = x, a11 = x;
+    __m512i x = _mm512_set1_epi32(0x01020304), a0 = x, a1 = x, a2 = x, a3 = x, a4 = x, a5 = x, a6 = x, a7 = x, a8 = x, a9 = x, a10 = x,
+            a11 = x;
     double start = now_ns();
     for (int k = 0; k < TURNS; k++) /* named, not an array: an array would live in memory and time that */
         __asm__ volatile("vpdpbusd %12,%12,%0\n vpdpbusd %12,%12,%1\n vpdpbusd %12,%12,%2\n vpdpbusd %12,%12,%3\n"
                          "vpdpbusd %12,%12,%4\n vpdpbusd %12,%12,%5\n vpdpbusd %12,%12,%6\n vpdpbusd %12,%12,%7\n"
                          "vpdpbusd %12,%12,%8\n vpdpbusd %12,%12,%9\n vpdpbusd %12,%12,%10\n vpdpbusd %12,%12,%11\n"
-                         : "+v"(a0), "+v"(a1), "+v"(a2), "+v"(a3), "+v"(a4), "+v"(a5), "+v"(a6), "+v"(a7), "+v"(a8), "+v"(a9), "+v"(a10), "+v"(a11)
+                         : "+v"(a0), "+v"(a1), "+v"(a2), "+v"(a3), "+v"(a4), "+v"(a5), "+v"(a6), "+v"(a7), "+v"(a8), "+v"(a9), "+v"(a10),
+                           "+v"(a11)
                          : "v"(x));
     return (double)TURNS * 12 * 64 / (now_ns() - start);
 }
@@ -69,8 +71,10 @@ static void test_avx512_tiles(void **state)
         print_message("no AVX-512 VNNI here\n");
         skip();
     }
-    static const struct { uint32_t format; double least; } rows[] = { { QR_FORMAT_Q8_0, 0.42 }, { QR_FORMAT_Q4_0, 0.38 }, { QR_FORMAT_Q4_1, 0.36 },
-                                                                      { QR_FORMAT_F16, 0.40 / 4 } };
+    static const struct {
+        uint32_t format;
+        double least;
+    } rows[] = {{QR_FORMAT_Q8_0, 0.42}, {QR_FORMAT_Q4_0, 0.38}, {QR_FORMAT_Q4_1, 0.36}, {QR_FORMAT_F16, 0.40 / 4}};
     for (uint32_t i = 0; i < QR_COUNT(rows); i++) {
         enum { ROWS = 48, COLUMNS = 576, OUTPUTS = 576 };
         scenario_t s = make_product(rows[i].format, ROWS, COLUMNS, OUTPUTS, 0, false);
@@ -79,15 +83,15 @@ static void test_avx512_tiles(void **state)
         assert_int_equal(qr_buffer_new(device, s.bytes[0], &x), 0);
         assert_int_equal(qr_buffer_new(device, s.bytes[2], &y), 0);
         assert_int_equal(qr_buffer_write(device, &x, 0, s.data[0], s.bytes[0]), 0);
-        assert_int_equal(qr_weight_new(device, rows[i].format, COLUMNS, 1, &(const void *){ s.data[1] }, &s.weight_rows, &w), 0);
+        assert_int_equal(qr_weight_new(device, rows[i].format, COLUMNS, 1, &(const void *){s.data[1]}, &s.weight_rows, &w), 0);
         qr_launch_t launch = s.launch;
         launch.buffers[0] = &x;
         launch.buffers[1] = &w.buffer;
         launch.buffers[2] = &y;
         double rate, peak;
         shares(device, &launch, (double)ROWS * COLUMNS * OUTPUTS, &rate, &peak);
-        print_message("product format %u: %.0f Gop/s, %.0f %% of the int8 issue rate (at least %.0f %%)\n", rows[i].format, 2 * rate, 100 * rate / peak,
-                      100 * rows[i].least);
+        print_message("product format %u: %.0f Gop/s, %.0f %% of the int8 issue rate (at least %.0f %%)\n", rows[i].format, 2 * rate,
+                      100 * rate / peak, 100 * rows[i].least);
         assert_true(rate > rows[i].least * peak);
         qr_buffer_done(device, &x);
         qr_buffer_done(device, &y);
@@ -97,7 +101,8 @@ static void test_avx512_tiles(void **state)
     qr_device_destroy(&device);
 }
 
-/* Prefill attention, one tile of 32 rows and 3 heads at 512 keys, fp32. Additions, masks and exponentials leave some 75 % of the fma rate. */
+/* Prefill attention, one tile of 32 rows and 3 heads at 512 keys, fp32. Additions, masks and exponentials leave some 75 % of the fma rate.
+ */
 static void test_avx512_attention(void **state)
 {
     (void)state;
@@ -107,7 +112,7 @@ static void test_avx512_attention(void **state)
     skip();
 #endif
     if (!device) skip();
-    lanes_t lanes = { .count = 1, .rows = { 32 }, .keys = { 512 } };
+    lanes_t lanes = {.count = 1, .rows = {32}, .keys = {512}};
     scenario_t s = make_attention(3, 1, 64, 16, 0, &lanes, 0.3f);
     qr_buffer_t buffers[QR_LAUNCH_BUFFERS_MAX];
     qr_launch_t launch = s.launch;
@@ -127,6 +132,6 @@ static void test_avx512_attention(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_avx512_tiles), cmocka_unit_test(test_avx512_attention) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_avx512_tiles), cmocka_unit_test(test_avx512_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

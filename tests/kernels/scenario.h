@@ -64,7 +64,11 @@ static inline void scenario_weight(scenario_t *s, int index, uint32_t format, ui
     assert_true(row_bytes != 0);
     uint8_t *w = scenario_buffer(s, index, row_bytes * rows);
     for (uint64_t i = 0; i < row_bytes * rows; i++) w[i] = (uint8_t)random_u64();
-    uint64_t block = format == QR_FORMAT_Q8_0 ? 34 : format == QR_FORMAT_Q4_0 ? 18 : format == QR_FORMAT_Q4_1 ? 20 : format == QR_FORMAT_Q6_K ? 210 : 0;
+    uint64_t block = format == QR_FORMAT_Q8_0   ? 34
+                     : format == QR_FORMAT_Q4_0 ? 18
+                     : format == QR_FORMAT_Q4_1 ? 20
+                     : format == QR_FORMAT_Q6_K ? 210
+                                                : 0;
     for (uint64_t i = 0; block && i < row_bytes * rows; i += block) {
         uint16_t d = qr_float_to_half(random_float(0.0625f)), m = qr_float_to_half(random_float(0.5f));
         memcpy(w + i + (format == QR_FORMAT_Q6_K ? 208 : 0), &d, 2);
@@ -80,7 +84,7 @@ static inline void scenario_weight(scenario_t *s, int index, uint32_t format, ui
 
 static inline scenario_t scenario_new(uint32_t kernel)
 {
-    scenario_t s = { .weight_index = -1 };
+    scenario_t s = {.weight_index = -1};
     s.launch.kernel = kernel;
     return s;
 }
@@ -95,8 +99,8 @@ static inline void scenario_run(const scenario_t *s, qr_device_t *device, uint64
 {
     const qr_kernel_row_t *row = qr_kernel_row(s->launch.kernel);
     qr_launch_t launch = s->launch;
-    qr_buffer_t buffers[QR_LAUNCH_BUFFERS_MAX] = { 0 };
-    qr_weight_t weight = { 0 };
+    qr_buffer_t buffers[QR_LAUNCH_BUFFERS_MAX] = {0};
+    qr_weight_t weight = {0};
     for (int i = 0; i < QR_LAUNCH_BUFFERS_MAX; i++) ret_data[i] = NULL;
     for (int i = 0; i < QR_LAUNCH_BUFFERS_MAX && row->buffers[i].name; i++) {
         if (i == s->weight_index) {
@@ -131,7 +135,7 @@ static inline void results_done(uint8_t *data[QR_LAUNCH_BUFFERS_MAX])
 
 static inline qr_device_t *open_device(uint32_t isa, uint32_t threads)
 {
-    qr_device_config_t config = { .kind = QR_DEVICE_CPU, .isa = isa, .threads = threads };
+    qr_device_config_t config = {.kind = QR_DEVICE_CPU, .isa = isa, .threads = threads};
     qr_device_t *device = NULL;
     char message[256];
     int error = qr_device_new(&config, &device, message, sizeof message);
@@ -151,7 +155,7 @@ static inline scenario_t make_product(uint32_t format, uint32_t rows, uint32_t c
     if (quantised) { /* activations of its own making: the kernel must not depend on who made them */
         qr_activation_t *blocks = (qr_activation_t *)s.data[0];
         for (uint64_t b = 0; b < (uint64_t)rows * columns / QR_BLOCK; b++) {
-            int32_t sums[2] = { 0, 0 };
+            int32_t sums[2] = {0, 0};
             for (int i = 0; i < QR_BLOCK; i++) {
                 blocks[b].q[i] = (int8_t)((int)random_below(255) - 127);
                 sums[i / 16] += blocks[b].q[i];
@@ -166,10 +170,11 @@ static inline scenario_t make_product(uint32_t format, uint32_t rows, uint32_t c
     } else
         for (uint64_t i = 0; i < (uint64_t)rows * columns; i++) ((float *)s.data[0])[i] = random_float(1);
     scenario_weight(&s, 1, format, outputs, columns);
-    uint32_t stride = outputs + pad, sizes[7] = { rows, columns, outputs, format, stride, pad / 2, accumulate };
+    uint32_t stride = outputs + pad, sizes[7] = {rows, columns, outputs, format, stride, pad / 2, accumulate};
     scenario_floats(&s, 2, (uint64_t)rows * stride, 1);
     memcpy(s.launch.sizes, sizes, sizeof sizes);
-    snprintf(s.what, sizeof s.what, "product format %u rows %u columns %u outputs %u pad %u accumulate %d", format, rows, columns, outputs, pad, accumulate);
+    snprintf(s.what, sizeof s.what, "product format %u rows %u columns %u outputs %u pad %u accumulate %d", format, rows, columns, outputs,
+             pad, accumulate);
     return s;
 }
 
@@ -234,7 +239,7 @@ static inline scenario_t make_embed(uint32_t format, uint32_t rows, uint32_t wid
     for (uint32_t r = 0; r < rows; r++) tokens[r] = r ? random_below(vocabulary) : vocabulary - 1;
     scenario_weight(&s, 1, format, vocabulary, width);
     scenario_buffer(&s, 2, (uint64_t)rows * width * 4);
-    uint32_t sizes[4] = { rows, width, vocabulary, format };
+    uint32_t sizes[4] = {rows, width, vocabulary, format};
     memcpy(s.launch.sizes, sizes, sizeof sizes);
     snprintf(s.what, sizeof s.what, "embed format %u rows %u width %u", format, rows, width);
     return s;
@@ -272,7 +277,7 @@ static inline scenario_t make_rope_append(uint32_t rows, uint32_t heads, uint32_
     memset(s.data[3], 0xff, s.bytes[3]);
     memset(s.data[4], 0xff, s.bytes[4]);
     scenario_buffer(&s, 5, rows * 4);
-    uint32_t sizes[5] = { rows, heads, kv_heads, dim, pairing };
+    uint32_t sizes[5] = {rows, heads, kv_heads, dim, pairing};
     memcpy(s.launch.sizes, sizes, sizeof sizes);
     s.launch.scalars[0] = 1.44269504f / sqrtf((float)dim);
     snprintf(s.what, sizeof s.what, "rope_append rows %u heads %u/%u dim %u pairing %u", rows, heads, kv_heads, dim, pairing);
@@ -297,13 +302,14 @@ static inline scenario_t make_page_copy(uint32_t copies, uint32_t page_tokens, u
     scenario_t s = scenario_new(QR_KERNEL_page_copy);
     uint16_t *pages = scenario_buffer(&s, 0, (copies * 2ull + 1) * page_tokens * row * 2);
     for (uint64_t i = 0; i < s.bytes[0] / 2; i++) pages[i] = (uint16_t)random_u64();
-    uint32_t *from = scenario_buffer(&s, 1, copies * 4), *to = scenario_buffer(&s, 2, copies * 4), *counts = scenario_buffer(&s, 3, copies * 4);
+    uint32_t *from = scenario_buffer(&s, 1, copies * 4), *to = scenario_buffer(&s, 2, copies * 4),
+             *counts = scenario_buffer(&s, 3, copies * 4);
     for (uint32_t i = 0; i < copies; i++) {
         from[i] = 2 * i;
         to[i] = 2 * i + 1;
         counts[i] = random_below(page_tokens + 1);
     }
-    uint32_t sizes[3] = { copies, page_tokens, row };
+    uint32_t sizes[3] = {copies, page_tokens, row};
     memcpy(s.launch.sizes, sizes, sizeof sizes);
     snprintf(s.what, sizeof s.what, "page_copy copies %u page %u row %u", copies, page_tokens, row);
     return s;
@@ -316,8 +322,8 @@ typedef struct lanes {
 } lanes_t;
 
 /* Pages in random order; rows never written hold NaN; a windowed launch names only the pages its rows can see. */
-static inline scenario_t make_attention(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t page_tokens, uint32_t window, const lanes_t *lanes,
-                                        float scale)
+static inline scenario_t make_attention(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t page_tokens, uint32_t window,
+                                        const lanes_t *lanes, float scale)
 {
     scenario_t s = scenario_new(QR_KERNEL_attention);
     uint32_t rows = 0, pages = 0, longest = 0, width = kv_heads * dim;
@@ -361,10 +367,10 @@ static inline scenario_t make_attention(uint32_t heads, uint32_t kv_heads, uint3
     free(order);
     scenario_buffer(&s, 8, (uint64_t)rows * heads * dim * 4);
     scenario_buffer(&s, 9, rows * 4);
-    uint32_t sizes[8] = { rows, heads, kv_heads, dim, lanes->count, page_tokens, window, longest };
+    uint32_t sizes[8] = {rows, heads, kv_heads, dim, lanes->count, page_tokens, window, longest};
     memcpy(s.launch.sizes, sizes, sizeof sizes);
-    snprintf(s.what, sizeof s.what, "attention heads %u/%u dim %u page %u window %u lanes %u first %ux%u", heads, kv_heads, dim, page_tokens, window,
-             lanes->count, lanes->count ? lanes->rows[0] : 0, lanes->count ? lanes->keys[0] : 0);
+    snprintf(s.what, sizeof s.what, "attention heads %u/%u dim %u page %u window %u lanes %u first %ux%u", heads, kv_heads, dim,
+             page_tokens, window, lanes->count, lanes->count ? lanes->rows[0] : 0, lanes->count ? lanes->keys[0] : 0);
     return s;
 }
 

@@ -77,7 +77,7 @@ static void check_product(uint32_t format, qr_device_t *device)
 static void test_product_values(void **state)
 {
     (void)state;
-    static const uint32_t formats[] = { QR_FORMAT_F32, QR_FORMAT_F16, QR_FORMAT_Q8_0, QR_FORMAT_Q4_0, QR_FORMAT_Q4_1, QR_FORMAT_Q6_K };
+    static const uint32_t formats[] = {QR_FORMAT_F32, QR_FORMAT_F16, QR_FORMAT_Q8_0, QR_FORMAT_Q4_0, QR_FORMAT_Q4_1, QR_FORMAT_Q6_K};
     for (uint32_t i = 0; i < device_count; i++)
         for (uint32_t f = 0; f < QR_COUNT(formats); f++) check_product(formats[f], devices[i]);
     worst_of("product, (2 B + 2) u sum|wx|");
@@ -96,13 +96,14 @@ static void test_quantise_values(void **state)
             const float *x = (const float *)s.data[0] + b * 32;
             const qr_activation_t *block = (const qr_activation_t *)got[1] + b;
             double amax = 0;
-            int32_t sums[2] = { 0, 0 };
+            int32_t sums[2] = {0, 0};
             for (int k = 0; k < 32; k++) {
                 amax = fmax(amax, fabs((double)x[k]));
                 sums[k / 16] += block->q[k];
             }
             bool tiny = amax < 0x1p-100;
-            for (int k = 0; k < 32; k++) within((double)block->d * block->q[k], tiny ? 0 : (double)x[k], tiny ? 0 : amax / 254 * (1 + 300 * u), s.what);
+            for (int k = 0; k < 32; k++)
+                within((double)block->d * block->q[k], tiny ? 0 : (double)x[k], tiny ? 0 : amax / 254 * (1 + 300 * u), s.what);
             assert_int_equal(block->minus_128, -128 * (sums[0] + sums[1]));
             assert_int_equal(block->minus_8, -8 * (sums[0] + sums[1]));
             assert_int_equal(block->minus_32[0], -32 * sums[0]);
@@ -161,7 +162,8 @@ static void test_gate_values(void **state)
         scenario_run(&s, devices[i], 0, got);
         qr_reference_gate(g, up, WIDTH, y);
         for (uint32_t k = 0; k < WIDTH; k++)
-            within((double)((const float *)got[1])[k], y[k], fabs(y[k]) * (2 * fabs(g[k]) * u + 7.7e-8 + 6 * u) + fabs(g[k] * up[k]) * 0x1p-64, s.what);
+            within((double)((const float *)got[1])[k], y[k],
+                   fabs(y[k]) * (2 * fabs(g[k]) * u + 7.7e-8 + 6 * u) + fabs(g[k] * up[k]) * 0x1p-64, s.what);
         results_done(got);
         scenario_done(&s);
     }
@@ -189,8 +191,8 @@ static void test_exp2n_error(void **state)
 static void test_rope_table_values(void **state)
 {
     (void)state;
-    static const double thetas[] = { 1e4, 5e5 };
-    static const uint32_t dims[] = { 64, 128 };
+    static const double thetas[] = {1e4, 5e5};
+    static const uint32_t dims[] = {64, 128};
     enum { ROWS = 64 };
     long double most = 0;
     for (uint32_t d = 0; d < 2; d++)
@@ -237,7 +239,8 @@ static void test_rope_append_values(void **state)
                     int32_t slot = ((const int32_t *)s.data[2])[r];
                     for (uint32_t k = 0; k < DIM; k++) {
                         uint32_t pair = pairing ? k % 32 : k / 2;
-                        double size = fabs((double)from[pairing ? pair : 2 * pair]) + fabs((double)from[pairing ? pair + 32 : 2 * pair + 1]);
+                        double size =
+                            fabs((double)from[pairing ? pair : 2 * pair]) + fabs((double)from[pairing ? pair + 32 : 2 * pair + 1]);
                         double bound = (3 * u + 3.1e-8) * size * scale;
                         within((double)((const float *)got[0])[(r * (HEADS + 2) + h) * DIM + k], head[k] * scale, bound, s.what);
                         if (h < HEADS || slot < 0) continue;
@@ -262,7 +265,8 @@ static void judge_row(const scenario_t *s, const uint8_t *y, uint32_t lane, uint
     const uint32_t *sizes = s->launch.sizes, heads = sizes[1], kv_heads = sizes[2], dim = sizes[3], page = sizes[5], window = sizes[6];
     const uint32_t *positions = (const uint32_t *)s->data[3], *page_offsets = (const uint32_t *)s->data[5];
     const uint32_t *first_blocks = (const uint32_t *)s->data[6], *table = (const uint32_t *)s->data[7];
-    uint32_t end = positions[row] + 1, first = window && end > window ? end - window : 0, keys = end - first, kv = head / (heads / kv_heads);
+    uint32_t end = positions[row] + 1, first = window && end > window ? end - window : 0, keys = end - first,
+             kv = head / (heads / kv_heads);
     double *k = calloc(keys * dim, 8), *v = calloc(keys * dim, 8), q[256], out[256], worst_score = 0, most_v = 0;
     for (uint32_t d = 0; d < dim; d++) q[d] = (double)((const float *)s->data[0])[(row * (heads + 2 * kv_heads) + head) * dim + d];
     for (uint32_t t = 0; t < keys; t++) {
@@ -303,12 +307,12 @@ static void check_attention(scenario_t s)
 static void test_attention_values(void **state)
 {
     (void)state;
-    lanes_t lanes = { .count = 3, .rows = { 1, 20, 2 }, .keys = { 700, 90, 66 } };
+    lanes_t lanes = {.count = 3, .rows = {1, 20, 2}, .keys = {700, 90, 66}};
     check_attention(make_attention(9, 3, 64, 16, 0, &lanes, 0.3f));
     check_attention(make_attention(2, 1, 128, 8, 0, &lanes, 0.3f));
     check_attention(make_attention(4, 1, 80, 32, 50, &lanes, 0.3f));
     check_attention(make_attention(2, 1, 64, 16, 600, &lanes, 1));
-    lanes_t long_one = { .count = 1, .rows = { 1 }, .keys = { 2085 } };
+    lanes_t long_one = {.count = 1, .rows = {1}, .keys = {2085}};
     check_attention(make_attention(3, 1, 64, 64, 0, &long_one, 0.3f));
     worst_of("attention");
 }
@@ -338,12 +342,13 @@ static void append_patterns(qr_device_t *device, const uint32_t *patterns, uint3
 static void test_NU_01(void **state)
 {
     (void)state;
-    static const uint32_t from[] = { 0x3f800000, 0x45001000, 0x45003000, 0x45002fff, 0x45001001, 0x477fe000, 0x477fefff, 0x33000000, 0x33000001,
-                                     0x33c00000, 0x387fc000, 0x387fdfff, 0x387fe000, 0x39586fff, 0x39587000, 0x80000000, 0xb3000001 };
-    static const uint16_t to[] = { 0x3c00, 0x6800, 0x6802, 0x6801, 0x6801, 0x7bff, 0x7bff, 0x0000, 0x0001,
-                                   0x0002, 0x03ff, 0x03ff, 0x0400, 0x0ac3, 0x0ac4, 0x8000, 0x8001 };
-    static const uint32_t unfit[] = { 0x477ff000, 0x7f800000, 0xff800000, 0x7fc00000 };
-    static const uint16_t unfit_to[] = { 0x7c00, 0x7c00, 0xfc00 };
+    static const uint32_t from[] = {0x3f800000, 0x45001000, 0x45003000, 0x45002fff, 0x45001001, 0x477fe000,
+                                    0x477fefff, 0x33000000, 0x33000001, 0x33c00000, 0x387fc000, 0x387fdfff,
+                                    0x387fe000, 0x39586fff, 0x39587000, 0x80000000, 0xb3000001};
+    static const uint16_t to[] = {0x3c00, 0x6800, 0x6802, 0x6801, 0x6801, 0x7bff, 0x7bff, 0x0000, 0x0001,
+                                  0x0002, 0x03ff, 0x03ff, 0x0400, 0x0ac3, 0x0ac4, 0x8000, 0x8001};
+    static const uint32_t unfit[] = {0x477ff000, 0x7f800000, 0xff800000, 0x7fc00000};
+    static const uint16_t unfit_to[] = {0x7c00, 0x7c00, 0xfc00};
     uint16_t halves[QR_COUNT(from)];
     uint32_t statuses[QR_COUNT(from)];
     for (uint32_t i = 0; i < QR_COUNT(from); i++) assert_int_equal(qr_float_to_half(qr_bits_float(from[i])), to[i]);
@@ -377,9 +382,10 @@ static void test_NU_01(void **state)
 }
 
 /* NU-03: the masks of attention, heads of 8. Scores are set through q = (score, 0...), k = (1, 0...) or its like. */
-static void attend_scores(qr_device_t *device, const float *scores, uint32_t keys, uint32_t rows_after, uint32_t page_tokens, float *ret_out, double *ret_mean)
+static void attend_scores(qr_device_t *device, const float *scores, uint32_t keys, uint32_t rows_after, uint32_t page_tokens,
+                          float *ret_out, double *ret_mean)
 {
-    lanes_t lanes = { .count = 2, .rows = { 1 + rows_after, 0 }, .keys = { keys + rows_after, 0 } };
+    lanes_t lanes = {.count = 2, .rows = {1 + rows_after, 0}, .keys = {keys + rows_after, 0}};
     scenario_t s = make_attention(1, 1, 8, page_tokens, 0, &lanes, 1);
     float *q = (float *)s.data[0];
     memset(q, 0, s.bytes[0]);
@@ -410,7 +416,7 @@ static void test_NU_03(void **state)
         for (uint32_t after = 0; after <= 3; after += 3) { /* one row (decode), or a tile whose later keys are masked (prefill) */
             float out[8];
             double mean[8];
-            float low[3] = { -60000, -60000, -60000 };
+            float low[3] = {-60000, -60000, -60000};
             attend_scores(devices[i], low, 3, after, 8, out, mean);
             for (int d = 0; d < 8; d++) within((double)out[d], mean[d], 1e-6 * 4, "NU-03 a: three keys at -60000, the fourth masked");
             float equal[80];
@@ -431,7 +437,7 @@ static void test_NU_03_idle_and_lone(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < device_count; i++) {
-        lanes_t idle = { .count = 3, .rows = { 0, 1, 0 }, .keys = { 0, 66, 0 } };
+        lanes_t idle = {.count = 3, .rows = {0, 1, 0}, .keys = {0, 66, 0}};
         scenario_t s = make_attention(1, 1, 8, 8, 0, &idle, 1);
         float *q = (float *)s.data[0];
         memset(q, 0, s.bytes[0]);
@@ -446,7 +452,8 @@ static void test_NU_03_idle_and_lone(void **state)
         }
         uint8_t *got[QR_LAUNCH_BUFFERS_MAX];
         scenario_run(&s, devices[i], 0, got);
-        for (uint32_t d = 0; d < 8; d++) assert_true(((const float *)got[8])[d] == qr_half_to_float(((const uint16_t *)s.data[2])[lone * 8 + d]));
+        for (uint32_t d = 0; d < 8; d++)
+            assert_true(((const float *)got[8])[d] == qr_half_to_float(((const uint16_t *)s.data[2])[lone * 8 + d]));
         results_done(got);
         scenario_done(&s);
     }
@@ -457,11 +464,12 @@ static void test_poisoned_row_fails_alone(void **state)
 {
     (void)state;
     enum { ROWS = 5, BAD = 2 };
-    static const float bad_values[] = { INFINITY, -INFINITY, NAN };
+    static const float bad_values[] = {INFINITY, -INFINITY, NAN};
     for (uint32_t i = 0; i < device_count; i++)
         for (uint32_t b = 0; b < 3; b++)
             for (uint32_t kernel = 0; kernel < 8; kernel++) {
-                lanes_t alone = { .count = ROWS, .rows = { 1, 1, 1, 1, 1 }, .keys = { 10, 20, 30, 40, 50 } }, tile = { .count = 1, .rows = { ROWS }, .keys = { 77 } };
+                lanes_t alone = {.count = ROWS, .rows = {1, 1, 1, 1, 1}, .keys = {10, 20, 30, 40, 50}},
+                        tile = {.count = 1, .rows = {ROWS}, .keys = {77}};
                 scenario_t s = kernel == 0   ? make_norm(ROWS, 576, true)
                                : kernel == 1 ? make_norm(ROWS, 576, false)
                                : kernel == 2 ? make_quantise(ROWS, 96, true)
@@ -470,7 +478,14 @@ static void test_poisoned_row_fails_alone(void **state)
                                : kernel == 5 ? make_rope_append(ROWS, 3, 1, 64, 1)
                                : kernel == 6 ? make_attention(3, 1, 64, 8, 0, &alone, 0.3f)
                                              : make_attention(3, 1, 64, 8, 0, &tile, 0.3f);
-                int out = kernel <= 1 ? 2 : kernel <= 4 ? 1 : kernel == 5 ? 0 : 8, status = kernel <= 1 ? 3 : kernel <= 4 ? 2 : kernel == 5 ? 5 : 9;
+                int out = kernel <= 1   ? 2
+                          : kernel <= 4 ? 1
+                          : kernel == 5 ? 0
+                                        : 8,
+                    status = kernel <= 1   ? 3
+                             : kernel <= 4 ? 2
+                             : kernel == 5 ? 5
+                                           : 9;
                 uint64_t in_row = s.bytes[0] / ROWS, out_row = s.bytes[out] / ROWS;
                 uint8_t *clean[QR_LAUNCH_BUFFERS_MAX], *got[QR_LAUNCH_BUFFERS_MAX];
                 scenario_run(&s, devices[i], 0, clean);
@@ -478,7 +493,8 @@ static void test_poisoned_row_fails_alone(void **state)
                 scenario_run(&s, devices[i], 0, got);
                 for (uint32_t r = 0; r < ROWS; r++) {
                     assert_int_equal(((const uint32_t *)clean[status])[r], 0);
-                    if (((const uint32_t *)got[status])[r] != (r == BAD)) fail_msg("%s: status of row %u with %g", s.what, r, (double)bad_values[b]);
+                    if (((const uint32_t *)got[status])[r] != (r == BAD))
+                        fail_msg("%s: status of row %u with %g", s.what, r, (double)bad_values[b]);
                     if (r != BAD) assert_memory_equal(got[out] + r * out_row, clean[out] + r * out_row, out_row);
                 }
                 if (kernel == 5)
