@@ -1,4 +1,4 @@
-/* arch.c - architectures as tables (arch.h says the rules). Reading order: keys into numbers, numbers into qr_arch_t, tensors against both. */
+/* arch.c - architectures as tables (arch.h says the rules): keys into numbers, numbers into qr_arch_t, tensors against both. */
 #include "model/arch.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ typedef struct key_row {
 
 typedef enum size { ONE, HIDDEN, QUERY, KEY, FEED_FORWARD, VOCABULARY } size_of_t;
 static const char *const size_keys[] = {
-    [HIDDEN] = "embedding_length",          [QUERY] = "attention.head_count",     [KEY] = "attention.head_count_kv",
+    [HIDDEN] = "embedding_length",          [QUERY] = "attention.head_count",        [KEY] = "attention.head_count_kv",
     [FEED_FORWARD] = "feed_forward_length", [VOCABULARY] = "token_embd.weight rows",
 };
 
@@ -65,7 +65,8 @@ static const key_row_t llama_keys[] = {
 };
 static const char *const llama_ignored[] = {
     "attention.head_count_kv", "attention.sliding_window", "rope.scaling.type", /* read by functions of their own */
-    "expert_used_count", "tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned",
+    "expert_used_count",       "tensor_data_layout",       "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
 };
 static const tensor_row_t llama_tensors[QR_TENSOR_ROLES_COUNT] = {
     [QR_TENSOR_EMBEDDING] = {"token_embd.weight", false, false, HIDDEN, VOCABULARY},
@@ -96,12 +97,13 @@ typedef struct reading {
     size_t message_bytes;
 } reading_t;
 
-#define REFUSE(r, code, format, ...) \
-    qr_refuse((r)->message, (r)->message_bytes, code, "%s: " format, qr_gguf_path((r)->file), __VA_ARGS__)
+#define REFUSE(r, code, format, ...) qr_refuse((r)->message, (r)->message_bytes, code, "%s: " format, qr_gguf_path((r)->file), __VA_ARGS__)
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------------ */
 
-typedef struct name { char text[128]; } name_t;
+typedef struct name {
+    char text[128];
+} name_t;
 static name_t key_name(const reading_t *r, const char *suffix)
 {
     name_t name;
@@ -124,12 +126,15 @@ static int key_read(reading_t *r, const key_row_t *row)
     } else if (status) {
         return status;
     } else if (row->kind == WHOLE && ((double)whole < row->least || (double)whole > row->most)) {
-        return REFUSE(r, QR_E_UNSUPPORTED, "%s is %llu; %.0f to %.0f are supported", key.text, (unsigned long long)whole, row->least, row->most);
+        return REFUSE(r, QR_E_UNSUPPORTED, "%s is %llu; %.0f to %.0f are supported", key.text, (unsigned long long)whole, row->least,
+                      row->most);
     } else if (row->kind == REAL && !(real >= row->least && real <= row->most)) {
         return REFUSE(r, QR_E_UNSUPPORTED, "%s is %g; %g to %g are supported", key.text, real, row->least, row->most);
     }
-    if (row->kind == WHOLE) memcpy(place, &whole, sizeof whole);
-    else memcpy(place, &real, sizeof real);
+    if (row->kind == WHOLE)
+        memcpy(place, &whole, sizeof whole);
+    else
+        memcpy(place, &real, sizeof real);
     return 0;
 }
 
@@ -159,8 +164,10 @@ static int per_layer_read(reading_t *r, const char *suffix, uint64_t absent, uin
     uint64_t value = absent;
     int status = 0;
     bool array = entry && entry->type == QR_GGUF_ARRAY;
-    if (array) status = qr_gguf_get_array(r->file, key.text, QR_GGUF_TYPES_COUNT, &entry, r->message, r->message_bytes);
-    else if (entry) status = qr_gguf_get_u64(r->file, key.text, &value, r->message, r->message_bytes);
+    if (array)
+        status = qr_gguf_get_array(r->file, key.text, QR_GGUF_TYPES_COUNT, &entry, r->message, r->message_bytes);
+    else if (entry)
+        status = qr_gguf_get_u64(r->file, key.text, &value, r->message, r->message_bytes);
     if (status) return status;
     if (array && entry->count != r->numbers.layers)
         return REFUSE(r, QR_E_FORMAT, "%s has %llu elements, but llama.block_count is %llu", key.text, (unsigned long long)entry->count,
@@ -182,13 +189,14 @@ static int kv_heads_read(reading_t *r)
     if (status) return status;
     for (uint32_t i = 0; i < r->numbers.layers; i++)
         if (values[i] != values[0])
-            return REFUSE(r, QR_E_UNSUPPORTED, "llama.attention.head_count_kv is %u in layer 0 and %u in layer %u; one value is supported", values[0],
-                          values[i], i);
+            return REFUSE(r, QR_E_UNSUPPORTED, "llama.attention.head_count_kv is %u in layer 0 and %u in layer %u; one value is supported",
+                          values[0], values[i], i);
     if (values[0] == 0 || r->numbers.heads % values[0])
         return REFUSE(r, QR_E_FORMAT, "llama.attention.head_count_kv %u does not divide llama.attention.head_count %llu", values[0],
                       (unsigned long long)r->numbers.heads);
     if (r->numbers.heads / values[0] > QR_HEADS_PER_KV_MAX)
-        return REFUSE(r, QR_E_UNSUPPORTED, "llama.attention.head_count %llu over llama.attention.head_count_kv %u: at most %d query heads share one",
+        return REFUSE(r, QR_E_UNSUPPORTED,
+                      "llama.attention.head_count %llu over llama.attention.head_count_kv %u: at most %d query heads share one",
                       (unsigned long long)r->numbers.heads, values[0], QR_HEADS_PER_KV_MAX);
     r->arch.kv_heads = values[0];
     return 0;
@@ -202,7 +210,8 @@ static int windows_read(reading_t *r)
     for (uint32_t i = 0; i < r->numbers.layers; i++) {
         whole |= r->arch.window[i] == 0;
         if (r->arch.window[i] == 1)
-            return REFUSE(r, QR_E_UNSUPPORTED, "llama.attention.sliding_window of layer %u is 1; 0 (whole prefix) or at least 2 is supported", i);
+            return REFUSE(r, QR_E_UNSUPPORTED,
+                          "llama.attention.sliding_window of layer %u is 1; 0 (whole prefix) or at least 2 is supported", i);
     }
     if (!whole)
         return REFUSE(r, QR_E_UNSUPPORTED, "%s", "llama.attention.sliding_window: a model needs at least one layer with 0 (whole prefix)");
@@ -218,13 +227,16 @@ static int head_dim_read(reading_t *r)
                       (unsigned long long)n->hidden, (unsigned long long)n->heads);
     if (!dim) dim = n->hidden / n->heads;
     if (dim % 8 || dim > QR_DIM_MAX)
-        return REFUSE(r, QR_E_UNSUPPORTED, "heads of %llu values (llama.embedding_length / llama.attention.head_count, or "
-                      "llama.attention.key_length); multiples of 8 up to %d are supported", (unsigned long long)dim, QR_DIM_MAX);
+        return REFUSE(r, QR_E_UNSUPPORTED,
+                      "heads of %llu values (llama.embedding_length / llama.attention.head_count, or "
+                      "llama.attention.key_length); multiples of 8 up to %d are supported",
+                      (unsigned long long)dim, QR_DIM_MAX);
     if (n->value_length && n->value_length != dim)
-        return REFUSE(r, QR_E_UNSUPPORTED, "llama.attention.value_length %llu differs from the key length %llu", (unsigned long long)n->value_length,
-                      (unsigned long long)dim);
+        return REFUSE(r, QR_E_UNSUPPORTED, "llama.attention.value_length %llu differs from the key length %llu",
+                      (unsigned long long)n->value_length, (unsigned long long)dim);
     if (n->rope_dims && n->rope_dims != dim)
-        return REFUSE(r, QR_E_UNSUPPORTED, "llama.rope.dimension_count %llu differs from the head size %llu; only full rotation is supported",
+        return REFUSE(r, QR_E_UNSUPPORTED,
+                      "llama.rope.dimension_count %llu differs from the head size %llu; only full rotation is supported",
                       (unsigned long long)n->rope_dims, (unsigned long long)dim);
     r->arch.dim = (uint32_t)dim;
     return 0;
@@ -298,8 +310,10 @@ static name_t tensor_name(const tensor_row_t *row, uint32_t layer)
 {
     name_t name;
     const char *hole = strstr(row->name, "%u");
-    if (hole) (void)snprintf(name.text, sizeof name.text, "%.*s%u%s", (int)(hole - row->name), row->name, layer, hole + 2);
-    else (void)snprintf(name.text, sizeof name.text, "%s", row->name);
+    if (hole)
+        (void)snprintf(name.text, sizeof name.text, "%.*s%u%s", (int)(hole - row->name), row->name, layer, hole + 2);
+    else
+        (void)snprintf(name.text, sizeof name.text, "%s", row->name);
     return name;
 }
 
@@ -324,8 +338,9 @@ static int tensor_check(const reading_t *r, const tensor_row_t *row, uint32_t la
         return REFUSE(r, QR_E_UNSUPPORTED, "tensor %s is %s; norms in F32 are supported", name.text, qr_gguf_format_name(t->format));
     uint64_t row_bytes = qr_format_row_bytes(t->format, columns);
     if (row_bytes == 0 || row_bytes * rows != t->bytes)
-        return REFUSE(r, QR_E_UNSUPPORTED, "tensor %s is %s with rows of %llu values; F32 F16 Q8_0 Q4_0 Q4_1 Q6_K in whole blocks are supported",
-                      name.text, qr_gguf_format_name(t->format), (unsigned long long)columns);
+        return REFUSE(r, QR_E_UNSUPPORTED,
+                      "tensor %s is %s with rows of %llu values; F32 F16 Q8_0 Q4_0 Q4_1 Q6_K in whole blocks are supported", name.text,
+                      qr_gguf_format_name(t->format), (unsigned long long)columns);
     return 0;
 }
 
@@ -338,8 +353,8 @@ static int vocabulary_read(reading_t *r)
         return REFUSE(r, QR_E_LIMIT, "tensor token_embd.weight has %llu rows; %u are supported", (unsigned long long)t->dims[1], 1u << 24);
     r->arch.vocabulary = (uint32_t)t->dims[1];
     if (r->numbers.vocabulary && r->numbers.vocabulary != t->dims[1])
-        return REFUSE(r, QR_E_FORMAT, "llama.vocab_size is %llu, but tensor token_embd.weight has %llu rows", (unsigned long long)r->numbers.vocabulary,
-                      (unsigned long long)t->dims[1]);
+        return REFUSE(r, QR_E_FORMAT, "llama.vocab_size is %llu, but tensor token_embd.weight has %llu rows",
+                      (unsigned long long)r->numbers.vocabulary, (unsigned long long)t->dims[1]);
     r->arch.tied = qr_gguf_tensor_find(r->file, "output.weight") == NULL;
     return 0;
 }
@@ -387,7 +402,8 @@ static int descriptor_find(reading_t *r)
     if (parts > 1) return REFUSE(r, QR_E_UNSUPPORTED, "split.count is %llu; models in one file are supported", (unsigned long long)parts);
     status = qr_gguf_get_u64(r->file, "general.quantization_version", &version, r->message, r->message_bytes);
     if (status && status != -QR_E_NOT_FOUND) return status;
-    if (version != 2) return REFUSE(r, QR_E_UNSUPPORTED, "general.quantization_version is %llu; 2 is supported", (unsigned long long)version);
+    if (version != 2)
+        return REFUSE(r, QR_E_UNSUPPORTED, "general.quantization_version is %llu; 2 is supported", (unsigned long long)version);
     return 0;
 }
 

@@ -15,8 +15,8 @@
 #include "model/refuse.h"
 
 enum {
-    COPIES_PER_LANE = 4,       /* copies of one batch and group, per lane */
-    POOL_PAGES_MAX = 65536,    /* of a default pool; a given one may be larger */
+    COPIES_PER_LANE = 4,        /* copies of one batch and group, per lane */
+    POOL_PAGES_MAX = 65536,     /* of a default pool; a given one may be larger */
     LAUNCHES_PER_LAYER_MAX = 18 /* copies included; checked against the queue when the decoder is made */
 };
 
@@ -34,19 +34,19 @@ struct qr_decoder {
     qr_buffer_t pools[QR_GROUPS_MAX];
     group_inputs_t groups[QR_GROUPS_MAX];
     qr_buffer_t tokens, positions, row_offsets, logit_rows;
-    qr_buffer_t x, x_last;             /* f32[rows][hidden], f32[lanes_max][hidden]: the residual stream */
-    qr_buffer_t y, y_last;             /* f32[rows][heads * dim]: attention's results */
+    qr_buffer_t x, x_last;              /* f32[rows][hidden], f32[lanes_max][hidden]: the residual stream */
+    qr_buffer_t y, y_last;              /* f32[rows][heads * dim]: attention's results */
     qr_buffer_t qkv, gate_up, rotation; /* f32[rows][...] */
-    qr_buffer_t activation[2];         /* fp32, quantised: the input of the next product */
-    qr_buffer_t status, status_last;   /* u32[rows], u32[lanes_max] */
-    qr_buffer_t logits;                /* f32[lanes_max][vocabulary] */
-    uint32_t *host_status;             /* [rows_max]: after a batch, 0 or QR_E_NUMERIC */
-    uint32_t *host_status_last;        /* [lanes_max] */
-    float *host_logits;                /* NULL where the device's memory is ours */
-    uint32_t *host_rows;               /* [lanes_max]: the batch's logit_rows */
+    qr_buffer_t activation[2];          /* fp32, quantised: the input of the next product */
+    qr_buffer_t status, status_last;    /* u32[rows], u32[lanes_max] */
+    qr_buffer_t logits;                 /* f32[lanes_max][vocabulary] */
+    uint32_t *host_status;              /* [rows_max]: after a batch, 0 or QR_E_NUMERIC */
+    uint32_t *host_status_last;         /* [lanes_max] */
+    float *host_logits;                 /* NULL where the device's memory is ours */
+    uint32_t *host_rows;                /* [lanes_max]: the batch's logit_rows */
     uint32_t row_count, lane_count, logit_count, longest[QR_GROUPS_MAX];
     float q_scale;
-    bool working, trimmed;             /* trimmed: the last layer has only the rows of logit_rows */
+    bool working, trimmed; /* trimmed: the last layer has only the rows of logit_rows */
 };
 
 /* ---- pools -------------------------------------------------------------------------------------------------------------------- */
@@ -69,8 +69,10 @@ static void pools_size(qr_decoder_t *d)
         qr_group_t *group = &d->layout.groups[g];
         uint64_t page_bytes = (uint64_t)group->row_bytes * d->config.page_tokens, pages = left / page_bytes;
         if (g > 0) pages = qr_min_u64(share / page_bytes, d->config.lanes_max * window_blocks(d, group->window));
-        if (d->config.pages[g]) pages = d->config.pages[g];
-        else pages = qr_min_u64(qr_max_u64(pages, 8), POOL_PAGES_MAX);
+        if (d->config.pages[g])
+            pages = d->config.pages[g];
+        else
+            pages = qr_min_u64(qr_max_u64(pages, 8), POOL_PAGES_MAX);
         group->pages = (uint32_t)pages;
         left -= qr_min_u64(left, pages * page_bytes);
     }
@@ -146,17 +148,27 @@ static bool any_weight(const qr_model_t *m, bool quantised)
 static int scratch_new(qr_decoder_t *d)
 {
     const qr_arch_t *a = &d->model->arch;
-    uint64_t rows = d->config.rows_max, lanes = d->config.lanes_max, query = (uint64_t)a->heads * a->dim, kv = (uint64_t)a->kv_heads * a->dim;
+    uint64_t rows = d->config.rows_max, lanes = d->config.lanes_max, query = (uint64_t)a->heads * a->dim,
+             kv = (uint64_t)a->kv_heads * a->dim;
     uint64_t widest = qr_max_u64(qr_max_u64(a->hidden, a->feed_forward), query);
     struct {
         qr_buffer_t *buffer;
         uint64_t bytes;
     } wanted[] = {
-        {&d->tokens, rows * 4},          {&d->positions, rows * 4},          {&d->row_offsets, (lanes + 1) * 4},
-        {&d->logit_rows, lanes * 4},     {&d->x, rows * a->hidden * 4},      {&d->x_last, lanes * a->hidden * 4},
-        {&d->y, rows * query * 4},       {&d->y_last, lanes * query * 4},    {&d->qkv, rows * (query + 2 * kv) * 4},
-        {&d->status, rows * 4},          {&d->status_last, lanes * 4},       {&d->gate_up, rows * 2 * a->feed_forward * 4},
-        {&d->rotation, rows * a->dim * 4}, {&d->logits, lanes * a->vocabulary * 4},
+        {&d->tokens, rows * 4},
+        {&d->positions, rows * 4},
+        {&d->row_offsets, (lanes + 1) * 4},
+        {&d->logit_rows, lanes * 4},
+        {&d->x, rows * a->hidden * 4},
+        {&d->x_last, lanes * a->hidden * 4},
+        {&d->y, rows * query * 4},
+        {&d->y_last, lanes * query * 4},
+        {&d->qkv, rows * (query + 2 * kv) * 4},
+        {&d->status, rows * 4},
+        {&d->status_last, lanes * 4},
+        {&d->gate_up, rows * 2 * a->feed_forward * 4},
+        {&d->rotation, rows * a->dim * 4},
+        {&d->logits, lanes * a->vocabulary * 4},
         {&d->activation[0], any_weight(d->model, false) ? rows * qr_activation_row_bytes(false, (uint32_t)widest) : 0},
         {&d->activation[1], any_weight(d->model, true) ? rows * qr_activation_row_bytes(true, (uint32_t)widest) : 0},
     };
@@ -181,8 +193,13 @@ static int group_inputs_new(qr_decoder_t *d)
             qr_buffer_t *buffer;
             uint64_t count;
         } wanted[] = {
-            {&in->slots, rows},          {&in->page_offsets, lanes + 1},          {&in->first_blocks, lanes}, {&in->page_table, lanes * context_blocks(d)},
-            {&in->copy_from, lanes * COPIES_PER_LANE}, {&in->copy_to, lanes * COPIES_PER_LANE}, {&in->copy_rows, lanes * COPIES_PER_LANE},
+            {&in->slots, rows},
+            {&in->page_offsets, lanes + 1},
+            {&in->first_blocks, lanes},
+            {&in->page_table, lanes * context_blocks(d)},
+            {&in->copy_from, lanes * COPIES_PER_LANE},
+            {&in->copy_to, lanes * COPIES_PER_LANE},
+            {&in->copy_rows, lanes * COPIES_PER_LANE},
         };
         for (size_t i = 0; i < QR_COUNT(wanted) && !status; i++) status = qr_buffer_new(d->device, wanted[i].count * 4, wanted[i].buffer);
     }
@@ -191,13 +208,15 @@ static int group_inputs_new(qr_decoder_t *d)
 
 static void decoder_done(qr_decoder_t *d)
 {
-    qr_buffer_t *buffers[] = {&d->tokens, &d->positions, &d->row_offsets, &d->logit_rows, &d->x, &d->x_last, &d->y, &d->y_last, &d->qkv,
-                              &d->gate_up, &d->rotation, &d->activation[0], &d->activation[1], &d->status, &d->status_last, &d->logits};
+    qr_buffer_t *buffers[] = {
+        &d->tokens,  &d->positions, &d->row_offsets,   &d->logit_rows,    &d->x,      &d->x_last,      &d->y,     &d->y_last, &d->qkv,
+        &d->gate_up, &d->rotation,  &d->activation[0], &d->activation[1], &d->status, &d->status_last, &d->logits};
     for (size_t i = 0; i < QR_COUNT(buffers); i++)
         if (buffers[i]->bytes) qr_buffer_done(d->device, buffers[i]);
     for (uint32_t g = 0; g < QR_GROUPS_MAX; g++) {
         group_inputs_t *in = &d->groups[g];
-        qr_buffer_t *of_group[] = {&d->pools[g], &in->slots, &in->page_offsets, &in->first_blocks, &in->page_table, &in->copy_from, &in->copy_to, &in->copy_rows};
+        qr_buffer_t *of_group[] = {&d->pools[g],    &in->slots,     &in->page_offsets, &in->first_blocks,
+                                   &in->page_table, &in->copy_from, &in->copy_to,      &in->copy_rows};
         for (size_t i = 0; i < QR_COUNT(of_group); i++)
             if (of_group[i]->bytes) qr_buffer_done(d->device, of_group[i]);
     }
@@ -214,9 +233,11 @@ int qr_decoder_new(qr_model_t *model, const qr_decoder_config_t *config, qr_deco
 {
     qr_assert(model->device && config->rows_max >= 1 && config->lanes_max >= 1 && config->context_tokens >= 1);
     if (!page_tokens_fit(config->page_tokens))
-        return qr_refuse(message, message_bytes, QR_E_INVALID, "--page-tokens %u: 8, 16, 32, 64 or a multiple of 64 is supported", config->page_tokens);
+        return qr_refuse(message, message_bytes, QR_E_INVALID, "--page-tokens %u: 8, 16, 32, 64 or a multiple of 64 is supported",
+                         config->page_tokens);
     if (model->arch.layers * LAUNCHES_PER_LAYER_MAX + 16 > QR_LAUNCHES_MAX)
-        return qr_refuse(message, message_bytes, QR_E_LIMIT, "%s: llama.block_count %u is too many for one batch of launches", model->path, model->arch.layers);
+        return qr_refuse(message, message_bytes, QR_E_LIMIT, "%s: llama.block_count %u is too many for one batch of launches", model->path,
+                         model->arch.layers);
     qr_decoder_t *d = calloc(1, sizeof *d);
     if (!d) return qr_refuse(message, message_bytes, QR_E_MEMORY, "not enough memory");
     d->model = model;
@@ -233,8 +254,9 @@ int qr_decoder_new(qr_model_t *model, const qr_decoder_config_t *config, qr_deco
         status = scratch_new(d);
         if (!status) status = group_inputs_new(d);
         if (status)
-            (void)qr_refuse(message, message_bytes, -status, "memory for batches of %u rows: %s; use a smaller --prefill-tile or --max-lanes",
-                            config->rows_max, qr_error_sentence(status));
+            (void)qr_refuse(message, message_bytes, -status,
+                            "memory for batches of %u rows: %s; use a smaller --prefill-tile or --max-lanes", config->rows_max,
+                            qr_error_sentence(status));
     }
     if (status) {
         decoder_done(d);
@@ -283,7 +305,8 @@ static void queue_product(qr_decoder_t *d, const qr_weight_t *weight, const qr_b
 }
 
 /* Matrices beside each other in one output row. */
-static void queue_products(qr_decoder_t *d, const qr_weight_t *weights, uint32_t count, const qr_buffer_t *y, uint32_t rows, uint32_t stride)
+static void queue_products(qr_decoder_t *d, const qr_weight_t *weights, uint32_t count, const qr_buffer_t *y, uint32_t rows,
+                           uint32_t stride)
 {
     uint32_t offset = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -321,11 +344,11 @@ static void queue_attention(qr_decoder_t *d, uint32_t layer)
                            .sizes = {d->row_count, a->heads, a->kv_heads, a->dim, a->rope_pairing},
                            .scalars = {d->q_scale}});
     queue(d, (qr_launch_t){.kernel = QR_KERNEL_attention,
-                           .buffers = {&d->qkv, &d->pools[g], &d->pools[g], &d->positions, &d->row_offsets, &in->page_offsets, &in->first_blocks,
-                                       &in->page_table, &d->y, &d->status},
+                           .buffers = {&d->qkv, &d->pools[g], &d->pools[g], &d->positions, &d->row_offsets, &in->page_offsets,
+                                       &in->first_blocks, &in->page_table, &d->y, &d->status},
                            .offsets = {0, k, v},
-                           .sizes = {d->row_count, a->heads, a->kv_heads, a->dim, d->lane_count, d->config.page_tokens, a->window[layer] - (QR_MUTANT(410) && a->window[layer]),
-                                     d->longest[g]}});
+                           .sizes = {d->row_count, a->heads, a->kv_heads, a->dim, d->lane_count, d->config.page_tokens,
+                                     a->window[layer] - (QR_MUTANT(410) && a->window[layer]), d->longest[g]}});
 }
 
 static void queue_gather(qr_decoder_t *d, const qr_buffer_t *from, const qr_buffer_t *to, uint32_t width)
@@ -340,11 +363,13 @@ static void queue_feed_forward(qr_decoder_t *d, uint32_t layer, const qr_buffer_
     const qr_arch_t *a = &d->model->arch;
     const qr_layer_weights_t *w = &d->model->layers[layer];
     uint32_t output = qr_format_quantised(w->output.format), down = qr_format_quantised(w->down.format);
-    queue(d, (qr_launch_t){.kernel = QR_KERNEL_quantise, .buffers = {y, &d->activation[output], status}, .sizes = {rows, a->heads * a->dim, output}});
+    queue(d, (qr_launch_t){
+                 .kernel = QR_KERNEL_quantise, .buffers = {y, &d->activation[output], status}, .sizes = {rows, a->heads * a->dim, output}});
     queue_product(d, &w->output, x, rows, a->hidden, 0, true);
     queue_norm(d, x, &w->feed_forward_norm, w->gate_up, w->gate_up_count, rows, status);
     queue_products(d, w->gate_up, w->gate_up_count, &d->gate_up, rows, 2 * a->feed_forward);
-    queue(d, (qr_launch_t){.kernel = QR_KERNEL_gate, .buffers = {&d->gate_up, &d->activation[down], status}, .sizes = {rows, a->feed_forward, down}});
+    queue(d, (qr_launch_t){
+                 .kernel = QR_KERNEL_gate, .buffers = {&d->gate_up, &d->activation[down], status}, .sizes = {rows, a->feed_forward, down}});
     queue_product(d, &w->down, x, rows, a->hidden, 0, true);
 }
 
@@ -352,7 +377,9 @@ static void queue_batch(qr_decoder_t *d, const qr_batch_t *batch)
 {
     const qr_arch_t *a = &d->model->arch;
     if (!QR_MUTANT(408)) queue_copies(d, batch);
-    queue(d, (qr_launch_t){.kernel = QR_KERNEL_rope_table, .buffers = {&d->positions, &d->model->rope_steps, &d->rotation}, .sizes = {d->row_count, a->dim / 2}});
+    queue(d, (qr_launch_t){.kernel = QR_KERNEL_rope_table,
+                           .buffers = {&d->positions, &d->model->rope_steps, &d->rotation},
+                           .sizes = {d->row_count, a->dim / 2}});
     queue(d, (qr_launch_t){.kernel = QR_KERNEL_embed,
                            .buffers = {&d->tokens, &d->model->embedding.buffer, &d->x},
                            .sizes = {d->row_count, a->hidden, a->vocabulary, d->model->embedding.format}});
@@ -406,7 +433,8 @@ static void group_check(const qr_decoder_t *d, const qr_batch_t *b, uint32_t g)
     }
     for (uint32_t i = 0; i < offsets[b->lane_count]; i++) qr_assert(b->groups[g].pages[i] < group->pages);
     for (uint32_t i = 0; i < b->groups[g].copy_count; i++)
-        qr_assert(b->groups[g].copy_from[i] < group->pages && b->groups[g].copy_to[i] < group->pages && b->groups[g].copy_rows[i] <= tokens);
+        qr_assert(b->groups[g].copy_from[i] < group->pages && b->groups[g].copy_to[i] < group->pages &&
+                  b->groups[g].copy_rows[i] <= tokens);
 }
 
 static int column_write(qr_decoder_t *d, qr_buffer_t *buffer, const void *column, uint32_t count)

@@ -22,38 +22,43 @@ struct qr_gguf {
     uint64_t bytes;        /* size of the file at open */
     uint8_t *head;         /* its first head_count bytes */
     uint64_t head_count;
-    uint64_t at;           /* parse position */
+    uint64_t at; /* parse position */
     uint32_t version, alignment;
     qr_gguf_entry_t *entries;
     uint32_t entry_count, entry_room;
     qr_gguf_tensor_t *tensors;
     uint32_t tensor_count, tensor_room;
     uint32_t *entry_order, *tensor_order; /* indexes in byte order of keys and names */
-    char *message; /* of the open call */
+    char *message;                        /* of the open call */
     size_t message_bytes;
     char path[512];
 };
 
-#define REFUSE(file, code, format, ...) \
-    qr_refuse((file)->message, (file)->message_bytes, code, "%s: " format, (file)->path, __VA_ARGS__)
+#define REFUSE(file, code, format, ...) qr_refuse((file)->message, (file)->message_bytes, code, "%s: " format, (file)->path, __VA_ARGS__)
 
 /* ---- tables of the format ---------------------------------------------------------------------------------------- */
 
-static const struct { const char *name; uint8_t bytes; } types[QR_GGUF_TYPES_COUNT] = {
+static const struct {
+    const char *name;
+    uint8_t bytes;
+} types[QR_GGUF_TYPES_COUNT] = {
     {"u8", 1},   {"i8", 1},     {"u16", 2},   {"i16", 2}, {"u32", 4}, {"i32", 4}, {"f32", 4},
     {"bool", 1}, {"string", 0}, {"array", 0}, {"u64", 8}, {"i64", 8}, {"f64", 8},
 };
 
 /* Block sizes as the format's document gives them; formats nobody computes with are here so that inspect can show a file. */
-static const struct { const char *name; uint16_t values, bytes; } formats[] = {
-    [0] = {"F32", 1, 4},        [1] = {"F16", 1, 2},         [2] = {"Q4_0", 32, 18},     [3] = {"Q4_1", 32, 20},
-    [6] = {"Q5_0", 32, 22},     [7] = {"Q5_1", 32, 24},      [8] = {"Q8_0", 32, 34},     [10] = {"Q2_K", 256, 84},
-    [11] = {"Q3_K", 256, 110},  [12] = {"Q4_K", 256, 144},   [13] = {"Q5_K", 256, 176},  [14] = {"Q6_K", 256, 210},
+static const struct {
+    const char *name;
+    uint16_t values, bytes;
+} formats[] = {
+    [0] = {"F32", 1, 4},         [1] = {"F16", 1, 2},        [2] = {"Q4_0", 32, 18},      [3] = {"Q4_1", 32, 20},
+    [6] = {"Q5_0", 32, 22},      [7] = {"Q5_1", 32, 24},     [8] = {"Q8_0", 32, 34},      [10] = {"Q2_K", 256, 84},
+    [11] = {"Q3_K", 256, 110},   [12] = {"Q4_K", 256, 144},  [13] = {"Q5_K", 256, 176},   [14] = {"Q6_K", 256, 210},
     [16] = {"IQ2_XXS", 256, 66}, [17] = {"IQ2_XS", 256, 74}, [18] = {"IQ3_XXS", 256, 98}, [19] = {"IQ1_S", 256, 50},
-    [20] = {"IQ4_NL", 32, 18},  [21] = {"IQ3_S", 256, 110},  [22] = {"IQ2_S", 256, 82},  [23] = {"IQ4_XS", 256, 136},
-    [24] = {"I8", 1, 1},        [25] = {"I16", 1, 2},        [26] = {"I32", 1, 4},       [27] = {"I64", 1, 8},
-    [28] = {"F64", 1, 8},       [29] = {"IQ1_M", 256, 56},   [30] = {"BF16", 1, 2},      [34] = {"TQ1_0", 256, 54},
-    [35] = {"TQ2_0", 256, 66},  [39] = {"MXFP4", 32, 17},
+    [20] = {"IQ4_NL", 32, 18},   [21] = {"IQ3_S", 256, 110}, [22] = {"IQ2_S", 256, 82},   [23] = {"IQ4_XS", 256, 136},
+    [24] = {"I8", 1, 1},         [25] = {"I16", 1, 2},       [26] = {"I32", 1, 4},        [27] = {"I64", 1, 8},
+    [28] = {"F64", 1, 8},        [29] = {"IQ1_M", 256, 56},  [30] = {"BF16", 1, 2},       [34] = {"TQ1_0", 256, 54},
+    [35] = {"TQ2_0", 256, 66},   [39] = {"MXFP4", 32, 17},
 };
 
 const char *qr_gguf_format_name(uint32_t format) { return format < QR_COUNT(formats) ? formats[format].name : NULL; }
@@ -199,7 +204,8 @@ static int take_entry(qr_gguf_t *file)
     status = take_number(file, 4, "the type of a value", &type);
     if (status) return status;
     if (type >= QR_GGUF_TYPES_COUNT)
-        return REFUSE(file, QR_E_FORMAT, "key %s has type %llu; 0 to %d are known", key.text, (unsigned long long)type, QR_GGUF_TYPES_COUNT - 1);
+        return REFUSE(file, QR_E_FORMAT, "key %s has type %llu; 0 to %d are known", key.text, (unsigned long long)type,
+                      QR_GGUF_TYPES_COUNT - 1);
     entry.type = entry.element_type = (uint32_t)type;
     if (type == QR_GGUF_ARRAY) {
         status = take_number(file, 4, "the element type of an array", &type);
@@ -233,8 +239,8 @@ static int take_entry(qr_gguf_t *file)
 static int tensor_measure(qr_gguf_t *file, qr_gguf_tensor_t *tensor, const char *name)
 {
     if (!qr_gguf_format_name(tensor->format))
-        return REFUSE(file, QR_E_UNSUPPORTED, "tensor %s has format %u, which is not known; F32 F16 Q8_0 Q4_0 Q4_1 Q6_K are supported", name,
-                      tensor->format);
+        return REFUSE(file, QR_E_UNSUPPORTED, "tensor %s has format %u, which is not known; F32 F16 Q8_0 Q4_0 Q4_1 Q6_K are supported",
+                      name, tensor->format);
     uint64_t block = formats[tensor->format].values, bytes = formats[tensor->format].bytes;
     if (tensor->dims[0] % block)
         return REFUSE(file, QR_E_FORMAT, "tensor %s: rows of %llu values are not a multiple of the %llu of a %s block", name,
@@ -300,7 +306,8 @@ static int tensors_place(qr_gguf_t *file)
         if (QR_MUTANT(400)) continue;
         if (base > file->bytes || t->offset > file->bytes - base || t->bytes > file->bytes - base - t->offset)
             return REFUSE(file, QR_E_TRUNCATED, "tensor %s needs %llu bytes at %llu + %llu, the file has %llu", qr_shown(t->name).text,
-                          (unsigned long long)t->bytes, (unsigned long long)base, (unsigned long long)t->offset, (unsigned long long)file->bytes);
+                          (unsigned long long)t->bytes, (unsigned long long)base, (unsigned long long)t->offset,
+                          (unsigned long long)file->bytes);
         t->offset += base;
     }
     return 0;
@@ -417,7 +424,8 @@ static int file_parse(qr_gguf_t *file)
     if (!status) status = entries_sort(file);
     if (!status) status = alignment_take(file);
     if (status) return status;
-    for (uint32_t i = 0; i < file->tensor_count; i++) file->tensors[i].name.data = (const char *)file->head + (uintptr_t)file->tensors[i].name.data;
+    for (uint32_t i = 0; i < file->tensor_count; i++)
+        file->tensors[i].name.data = (const char *)file->head + (uintptr_t)file->tensors[i].name.data;
     status = tensors_place(file);
     return status ? status : tensors_sort(file);
 }
@@ -443,8 +451,10 @@ static int open_any(const char *path, const void *bytes, uint64_t count, qr_gguf
     file->message = message;
     file->message_bytes = message_bytes;
     int status = 0;
-    if (strlen(path) >= sizeof file->path) status = qr_refuse(message, message_bytes, QR_E_INVALID, "the path is longer than %zu bytes", sizeof file->path - 1);
-    else memcpy(file->path, path, strlen(path) + 1);
+    if (strlen(path) >= sizeof file->path)
+        status = qr_refuse(message, message_bytes, QR_E_INVALID, "the path is longer than %zu bytes", sizeof file->path - 1);
+    else
+        memcpy(file->path, path, strlen(path) + 1);
     if (!status && bytes) {
         file->memory = bytes;
         file->bytes = count;
@@ -517,8 +527,10 @@ const qr_gguf_entry_t *qr_gguf_find(const qr_gguf_t *file, const char *key)
         const qr_gguf_entry_t *entry = &file->entries[file->entry_order[middle]];
         int order = string_compare(wanted, entry->key);
         if (order == 0) return entry;
-        if (order < 0) high = middle;
-        else low = middle + 1;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return NULL;
 }
@@ -531,8 +543,10 @@ const qr_gguf_tensor_t *qr_gguf_tensor_find(const qr_gguf_t *file, const char *n
         const qr_gguf_tensor_t *tensor = qr_gguf_tensor_sorted(file, middle);
         int order = string_compare(wanted, tensor->name);
         if (order == 0) return tensor;
-        if (order < 0) high = middle;
-        else low = middle + 1;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return NULL;
 }
@@ -566,7 +580,8 @@ int qr_gguf_get_u64(const qr_gguf_t *file, const char *key, uint64_t *ret_value,
     uint64_t value = qr_gguf_element_u64(entry, 0);
     bool is_signed = entry->type == QR_GGUF_I8 || entry->type == QR_GGUF_I16 || entry->type == QR_GGUF_I32 || entry->type == QR_GGUF_I64;
     if (is_signed && value > INT64_MAX)
-        return qr_refuse(message, message_bytes, QR_E_FORMAT, "%s: key %s is %lld; it must not be negative", file->path, key, (long long)value);
+        return qr_refuse(message, message_bytes, QR_E_FORMAT, "%s: key %s is %lld; it must not be negative", file->path, key,
+                         (long long)value);
     *ret_value = value;
     return 0;
 }
@@ -576,7 +591,8 @@ int qr_gguf_get_u32(const qr_gguf_t *file, const char *key, uint32_t *ret_value,
     int status = qr_gguf_get_u64(file, key, &value, message, message_bytes);
     if (status) return status;
     if (value > UINT32_MAX)
-        return qr_refuse(message, message_bytes, QR_E_FORMAT, "%s: key %s is %llu; it must be below 2^32", file->path, key, (unsigned long long)value);
+        return qr_refuse(message, message_bytes, QR_E_FORMAT, "%s: key %s is %llu; it must be below 2^32", file->path, key,
+                         (unsigned long long)value);
     *ret_value = (uint32_t)value;
     return 0;
 }

@@ -10,18 +10,30 @@
 #include "base/base.h"
 
 enum { /* limits; beyond one of them the file is refused by name (-QR_E_LIMIT) */
-    QR_GGUF_KEYS_MAX = 65536,
-    QR_GGUF_TENSORS_MAX = 65536,
-    QR_GGUF_KEY_BYTES_MAX = 65535,
-    QR_GGUF_NAME_BYTES_MAX = 255,
-    QR_GGUF_HEADER_BYTES_MAX = 256 << 20, /* metadata and tensor table together */
-    QR_GGUF_ALIGNMENT_MAX = 65536,        /* a power of two from 1 on; default 32 */
-    QR_GGUF_DIMS_MAX = 4
+       QR_GGUF_KEYS_MAX = 65536,
+       QR_GGUF_TENSORS_MAX = 65536,
+       QR_GGUF_KEY_BYTES_MAX = 65535,
+       QR_GGUF_NAME_BYTES_MAX = 255,
+       QR_GGUF_HEADER_BYTES_MAX = 256 << 20, /* metadata and tensor table together */
+       QR_GGUF_ALIGNMENT_MAX = 65536,        /* a power of two from 1 on; default 32 */
+       QR_GGUF_DIMS_MAX = 4
 };
 
 typedef enum qr_gguf_type { /* numbers of the format */
-    QR_GGUF_U8 = 0, QR_GGUF_I8, QR_GGUF_U16, QR_GGUF_I16, QR_GGUF_U32, QR_GGUF_I32, QR_GGUF_F32, QR_GGUF_BOOL, QR_GGUF_STRING,
-    QR_GGUF_ARRAY, QR_GGUF_U64, QR_GGUF_I64, QR_GGUF_F64, QR_GGUF_TYPES_COUNT
+                            QR_GGUF_U8 = 0,
+                            QR_GGUF_I8,
+                            QR_GGUF_U16,
+                            QR_GGUF_I16,
+                            QR_GGUF_U32,
+                            QR_GGUF_I32,
+                            QR_GGUF_F32,
+                            QR_GGUF_BOOL,
+                            QR_GGUF_STRING,
+                            QR_GGUF_ARRAY,
+                            QR_GGUF_U64,
+                            QR_GGUF_I64,
+                            QR_GGUF_F64,
+                            QR_GGUF_TYPES_COUNT
 } qr_gguf_type_t;
 
 typedef struct qr_gguf qr_gguf_t;
@@ -43,13 +55,14 @@ typedef struct qr_gguf_entry {
 
 typedef struct qr_gguf_tensor {
     qr_gguf_string_t name;
-    uint32_t format;                   /* number of the file; qr_gguf_format_name */
-    uint32_t dim_count;                /* 1..4 */
-    uint64_t dims[QR_GGUF_DIMS_MAX];   /* fastest first; 1 beyond dim_count */
-    uint64_t offset, bytes;            /* from the start of the file */
+    uint32_t format;                 /* number of the file; qr_gguf_format_name */
+    uint32_t dim_count;              /* 1..4 */
+    uint64_t dims[QR_GGUF_DIMS_MAX]; /* fastest first; 1 beyond dim_count */
+    uint64_t offset, bytes;          /* from the start of the file */
 } qr_gguf_tensor_t;
 
-/* Opens and checks a file. 0, or -QR_E_NOT_FOUND, _PERMISSION, _IO, _FORMAT, _TRUNCATED, _LIMIT, _UNSUPPORTED, _MEMORY with one line in message. */
+/* Opens and checks a file. 0, or -QR_E_NOT_FOUND, _PERMISSION, _IO, _FORMAT, _TRUNCATED, _LIMIT, _UNSUPPORTED, _MEMORY with one line in
+ * message. */
 int qr_gguf_open(const char *path, qr_gguf_t **ret_file, char *message, size_t message_bytes);
 /* The same over bytes that the caller keeps until close (tests, fuzzing). */
 int qr_gguf_open_memory(const void *bytes, uint64_t count, const char *name, qr_gguf_t **ret_file, char *message, size_t message_bytes);

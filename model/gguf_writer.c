@@ -100,8 +100,10 @@ static blob_t *blob_make(qr_gguf_writer_t *writer, blobs_t *blobs, const char *n
     writer->failed |= copy == NULL;
     if (!copy) return NULL;
     qr_copy(copy, bytes, count);
-    if (blob) free(blob->bytes);
-    else blob = &blobs->items[blobs->count++];
+    if (blob)
+        free(blob->bytes);
+    else
+        blob = &blobs->items[blobs->count++];
     memset(blob, 0, sizeof *blob);
     memcpy(blob->name, name, strlen(name));
     blob->bytes = copy;
@@ -151,7 +153,10 @@ void qr_gguf_writer_u32(qr_gguf_writer_t *writer, const char *key, uint32_t valu
     sink_number(&sink, value, 4);
     raw_take(writer, key, QR_GGUF_U32, &sink);
 }
-void qr_gguf_writer_f32(qr_gguf_writer_t *writer, const char *key, float value) { qr_gguf_writer_raw(writer, key, QR_GGUF_F32, &value, sizeof value); }
+void qr_gguf_writer_f32(qr_gguf_writer_t *writer, const char *key, float value)
+{
+    qr_gguf_writer_raw(writer, key, QR_GGUF_F32, &value, sizeof value);
+}
 void qr_gguf_writer_bool(qr_gguf_writer_t *writer, const char *key, bool value)
 {
     uint8_t byte = value;
@@ -182,8 +187,8 @@ void qr_gguf_writer_strings(qr_gguf_writer_t *writer, const char *key, const cha
 }
 void qr_gguf_writer_drop(qr_gguf_writer_t *writer, const char *key) { blob_drop(&writer->keys, key); }
 
-void qr_gguf_writer_tensor(qr_gguf_writer_t *writer, const char *name, uint32_t format, uint32_t dim_count, const uint64_t *dims, const void *bytes,
-                           size_t count)
+void qr_gguf_writer_tensor(qr_gguf_writer_t *writer, const char *name, uint32_t format, uint32_t dim_count, const uint64_t *dims,
+                           const void *bytes, size_t count)
 {
     qr_assert(dim_count >= 1 && dim_count <= QR_GGUF_DIMS_MAX);
     blob_t *blob = blob_make(writer, &writer->tensors, name, bytes, count);

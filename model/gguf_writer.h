@@ -15,15 +15,16 @@ void qr_gguf_writer_u32(qr_gguf_writer_t *writer, const char *key, uint32_t valu
 void qr_gguf_writer_f32(qr_gguf_writer_t *writer, const char *key, float value);
 void qr_gguf_writer_bool(qr_gguf_writer_t *writer, const char *key, bool value);
 void qr_gguf_writer_string(qr_gguf_writer_t *writer, const char *key, const char *value);
-void qr_gguf_writer_u32s(qr_gguf_writer_t *writer, const char *key, uint32_t element_type, const uint32_t *values, uint32_t count); /* U32 or I32 */
+void qr_gguf_writer_u32s(qr_gguf_writer_t *writer, const char *key, uint32_t element_type, const uint32_t *values,
+                         uint32_t count); /* U32 or I32 */
 void qr_gguf_writer_strings(qr_gguf_writer_t *writer, const char *key, const char *const *values, uint32_t count);
 /* Any value: type number and the bytes behind it as the format writes them. */
 void qr_gguf_writer_raw(qr_gguf_writer_t *writer, const char *key, uint32_t type, const void *bytes, size_t count);
 void qr_gguf_writer_drop(qr_gguf_writer_t *writer, const char *key);
 
 /* Copies the bytes. dims fastest first, dim_count of them. */
-void qr_gguf_writer_tensor(qr_gguf_writer_t *writer, const char *name, uint32_t format, uint32_t dim_count, const uint64_t *dims, const void *bytes,
-                           size_t count);
+void qr_gguf_writer_tensor(qr_gguf_writer_t *writer, const char *name, uint32_t format, uint32_t dim_count, const uint64_t *dims,
+                           const void *bytes, size_t count);
 void qr_gguf_writer_tensor_drop(qr_gguf_writer_t *writer, const char *name);
 
 /* The file's bytes; the caller frees *ret_bytes. 0 or -QR_E_MEMORY. */

@@ -19,15 +19,18 @@ typedef struct printer {
 
 /* ---- one line, or one json member, at a time ---------------------------------------------------------------------------------- */
 
-/* A json string; bytes that are not printable ASCII become escapes of their Latin-1 reading, so the output is valid whatever the file says. */
+/* A json string; bytes that are not printable ASCII become escapes of their Latin-1 reading, so the output is always valid. */
 static void json_string(const char *data, uint64_t bytes)
 {
     putchar('"');
     for (uint64_t i = 0; i < bytes; i++) {
         uint8_t c = (uint8_t)data[i];
-        if (c == '"' || c == '\\') printf("\\%c", c);
-        else if (c >= 32 && c < 127) putchar(c);
-        else printf("\\u%04x", c);
+        if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else if (c >= 32 && c < 127)
+            putchar(c);
+        else
+            printf("\\u%04x", c);
     }
     putchar('"');
 }
@@ -35,8 +38,10 @@ static void member(printer_t *p, const char *name)
 {
     if (p->json) printf("%s", p->first ? "" : ",");
     p->first = false;
-    if (p->json) printf("\"%s\":", name);
-    else printf("%-22s", name);
+    if (p->json)
+        printf("\"%s\":", name);
+    else
+        printf("%-22s", name);
 }
 static void put_number(printer_t *p, const char *name, uint64_t value)
 {
@@ -46,8 +51,10 @@ static void put_number(printer_t *p, const char *name, uint64_t value)
 static void put_text(printer_t *p, const char *name, const char *text)
 {
     member(p, name);
-    if (p->json) json_string(text, strlen(text));
-    else printf("%s\n", text);
+    if (p->json)
+        json_string(text, strlen(text));
+    else
+        printf("%s\n", text);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------------------ */
@@ -60,14 +67,18 @@ static void put_scalar(const printer_t *p, const qr_gguf_t *file, const qr_gguf_
         uint64_t cursor = 0;
         qr_gguf_string_t text;
         (void)qr_gguf_string_next(entry, &cursor, &text);
-        if (p->json) json_string(text.data, qr_min_u64(text.bytes, 4096));
-        else printf("%s", qr_shown(text).text);
+        if (p->json)
+            json_string(text.data, qr_min_u64(text.bytes, 4096));
+        else
+            printf("%s", qr_shown(text).text);
     } else if (entry->type == QR_GGUF_F32 || entry->type == QR_GGUF_F64) {
         uint64_t bytes = qr_min_u64(entry->key.bytes, sizeof key - 1);
         memcpy(key, entry->key.data, bytes);
         key[bytes] = 0;
-        if (entry->key.bytes < sizeof key && qr_gguf_get_f64(file, key, &real, NULL, 0) == 0 && real - real == 0) printf("%.9g", real);
-        else printf(p->json ? "null" : "not finite");
+        if (entry->key.bytes < sizeof key && qr_gguf_get_f64(file, key, &real, NULL, 0) == 0 && real - real == 0)
+            printf("%.9g", real);
+        else
+            printf(p->json ? "null" : "not finite");
     } else if (entry->type == QR_GGUF_BOOL) {
         printf(qr_gguf_element_u64(entry, 0) ? "true" : "false");
     } else if (entry->type == QR_GGUF_I8 || entry->type == QR_GGUF_I16 || entry->type == QR_GGUF_I32 || entry->type == QR_GGUF_I64) {
@@ -92,8 +103,10 @@ static void put_keys(printer_t *p, const qr_gguf_t *file)
         if (entry->type == QR_GGUF_ARRAY) {
             char text[64];
             int count = snprintf(text, sizeof text, "%llu x %s", (unsigned long long)entry->count, qr_gguf_type_name(entry->element_type));
-            if (p->json) json_string(text, (uint64_t)count);
-            else printf("%s", text);
+            if (p->json)
+                json_string(text, (uint64_t)count);
+            else
+                printf("%s", text);
         } else {
             put_scalar(p, file, entry);
         }
@@ -106,7 +119,9 @@ static void put_keys(printer_t *p, const qr_gguf_t *file)
 
 static void put_tensors(printer_t *p, const qr_gguf_t *file)
 {
-    struct { uint64_t count, bytes; } formats[FORMATS_MAX] = {0};
+    struct {
+        uint64_t count, bytes;
+    } formats[FORMATS_MAX] = {0};
     for (uint32_t i = 0; i < qr_gguf_tensor_count(file); i++) {
         const qr_gguf_tensor_t *t = qr_gguf_tensor(file, i);
         qr_assert(t->format < FORMATS_MAX); /* only known formats open */
@@ -119,10 +134,11 @@ static void put_tensors(printer_t *p, const qr_gguf_t *file)
     for (uint32_t f = 0; f < FORMATS_MAX; f++) {
         if (!formats[f].count) continue;
         if (p->json)
-            printf("%s\"%s\":{\"tensors\":%llu,\"bytes\":%llu}", first ? "" : ",", qr_gguf_format_name(f), (unsigned long long)formats[f].count,
-                   (unsigned long long)formats[f].bytes);
+            printf("%s\"%s\":{\"tensors\":%llu,\"bytes\":%llu}", first ? "" : ",", qr_gguf_format_name(f),
+                   (unsigned long long)formats[f].count, (unsigned long long)formats[f].bytes);
         else
-            printf("  %-10s %6llu tensors %14llu bytes\n", qr_gguf_format_name(f), (unsigned long long)formats[f].count, (unsigned long long)formats[f].bytes);
+            printf("  %-10s %6llu tensors %14llu bytes\n", qr_gguf_format_name(f), (unsigned long long)formats[f].count,
+                   (unsigned long long)formats[f].bytes);
         first = false;
     }
     if (p->json) printf("}");
@@ -135,9 +151,12 @@ static void put_groups(printer_t *p, const qr_model_t *model)
     if (p->json) member(p, "groups"), printf("[");
     for (uint32_t g = 0; g < model->layout.group_count; g++) {
         const qr_group_t *group = &model->layout.groups[g];
-        if (p->json) printf("%s{\"window\":%u,\"row_bytes\":%u}", g ? "," : "", group->window, group->row_bytes);
-        else if (group->window) printf("%-22swindow %u, %u bytes a token\n", "group", group->window, group->row_bytes);
-        else printf("%-22swhole prefix, %u bytes a token\n", "group", group->row_bytes);
+        if (p->json)
+            printf("%s{\"window\":%u,\"row_bytes\":%u}", g ? "," : "", group->window, group->row_bytes);
+        else if (group->window)
+            printf("%-22swindow %u, %u bytes a token\n", "group", group->window, group->row_bytes);
+        else
+            printf("%-22swhole prefix, %u bytes a token\n", "group", group->row_bytes);
     }
     if (p->json) printf("]");
 }
@@ -201,8 +220,10 @@ static int inspect(printer_t *p, const char *path, bool fingerprint, char *messa
     status = qr_model_open(path, &model, message, message_bytes);
     if (!status) {
         put_model(p, model);
-        if (fingerprint) status = put_fingerprint(p, model, message, message_bytes);
-        else qr_model_destroy(&model);
+        if (fingerprint)
+            status = put_fingerprint(p, model, message, message_bytes);
+        else
+            qr_model_destroy(&model);
     }
     if (p->json) {
         if (status) put_text(p, "error", message);
@@ -218,11 +239,16 @@ int qr_inspect_main(int argc, char **argv)
     bool fingerprint = true, wrong = false;
     char message[512] = "";
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--json")) printer.json = true;
-        else if (!strcmp(argv[i], "--no-fingerprint")) fingerprint = false;
-        else if (!strcmp(argv[i], "--help")) return printf("usage: quire inspect FILE [--json] [--no-fingerprint]\n") < 0;
-        else if (argv[i][0] == '-' || path) wrong = true;
-        else path = argv[i];
+        if (!strcmp(argv[i], "--json"))
+            printer.json = true;
+        else if (!strcmp(argv[i], "--no-fingerprint"))
+            fingerprint = false;
+        else if (!strcmp(argv[i], "--help"))
+            return printf("usage: quire inspect FILE [--json] [--no-fingerprint]\n") < 0;
+        else if (argv[i][0] == '-' || path)
+            wrong = true;
+        else
+            path = argv[i];
     }
     if (wrong || !path) {
         fprintf(stderr, "usage: quire inspect FILE [--json] [--no-fingerprint]\n");

@@ -65,8 +65,8 @@ static int layout_make(qr_model_t *model, char *message, size_t message_bytes)
 {
     qr_attention_state_t state;
     if (qr_attention_state_resolve(&model->arch, &state))
-        return qr_refuse(message, message_bytes, QR_E_UNSUPPORTED, "%s: llama.attention.sliding_window has more than %d different values", model->path,
-                         QR_GROUPS_MAX);
+        return qr_refuse(message, message_bytes, QR_E_UNSUPPORTED, "%s: llama.attention.sliding_window has more than %d different values",
+                         model->path, QR_GROUPS_MAX);
     qr_attention_state_describe(&state, &model->layout);
     model->layout.context_tokens = qr_min_u32(model->arch.context, QR_CONTEXT_MAX);
     return 0;
@@ -89,8 +89,10 @@ int qr_model_open_gguf(qr_gguf_t **file, qr_model_t **ret_model, char *message, 
     *file = NULL;
     (void)snprintf(model->path, sizeof model->path, "%s", qr_gguf_path(model->file)); /* the reader's limit is the same */
     int status = model_read(model, message, message_bytes);
-    if (status) qr_model_destroy(&model);
-    else *ret_model = model;
+    if (status)
+        qr_model_destroy(&model);
+    else
+        *ret_model = model;
     return status;
 }
 
@@ -117,7 +119,7 @@ typedef struct loading {
     size_t message_bytes;
 } loading_t;
 
-#define REFUSE(loading, code, format, ...) \
+#define REFUSE(loading, code, format, ...)                                                                                                 \
     qr_refuse((loading)->message, (loading)->message_bytes, code, "%s: " format, (loading)->model->path, __VA_ARGS__)
 
 static uint32_t sorted_index(const qr_gguf_t *file, const qr_gguf_tensor_t *tensor)
@@ -132,7 +134,8 @@ static int tensor_take(loading_t *loading, const qr_gguf_tensor_t *tensor, uint8
 {
     enum { PIECE = 4 << 20 };
     uint8_t *bytes = malloc(tensor->bytes);
-    if (!bytes) return REFUSE(loading, QR_E_MEMORY, "%llu bytes for tensor %s", (unsigned long long)tensor->bytes, qr_shown(tensor->name).text);
+    if (!bytes)
+        return REFUSE(loading, QR_E_MEMORY, "%llu bytes for tensor %s", (unsigned long long)tensor->bytes, qr_shown(tensor->name).text);
     qr_sha256_t sha;
     qr_sha256_init(&sha);
     for (uint64_t at = 0; at < tensor->bytes;) {
@@ -397,8 +400,10 @@ int qr_model_load(qr_model_t *model, qr_device_t *device, void (*progress)(void 
     model->device = device;
     for (uint32_t i = 0; i < qr_gguf_tensor_count(model->file); i++) loading.total += qr_gguf_tensor(model->file, i)->bytes;
     int status = weights_load(&loading);
-    if (!status) fingerprint_make(model, loading.digests);
-    else weights_done(model);
+    if (!status)
+        fingerprint_make(model, loading.digests);
+    else
+        weights_done(model);
     free(loading.digests);
     return status;
 }

@@ -18,7 +18,7 @@ typedef struct matrix {
 
 typedef struct layer {
     matrix_t query, key, value, output, gate, up, down, attention_norm, feed_forward_norm; /* norms: one row */
-    double *keys, *values; /* [context][kv_heads * dim] */
+    double *keys, *values;                                                                 /* [context][kv_heads * dim] */
 } layer_t;
 
 struct qr_oracle {
@@ -35,8 +35,9 @@ struct qr_oracle {
 static double half_value(const uint8_t *place)
 {
     uint32_t bits = (uint32_t)place[0] | (uint32_t)place[1] << 8, exponent = bits >> 10 & 31, fraction = bits & 1023;
-    double magnitude = exponent == 0 ? ldexp((double)fraction, -24) : exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
-                                                                                     : ldexp((double)(fraction | 1024), (int)exponent - 25);
+    double magnitude = exponent == 0    ? ldexp((double)fraction, -24)
+                       : exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
+                                        : ldexp((double)(fraction | 1024), (int)exponent - 25);
     return bits & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -54,7 +55,8 @@ static void widen_q6_k(const uint8_t *block, float *values)
     double d = half_value(block + 208);
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t half = i >> 7, quarter = i >> 5 & 3, l = i & 31;
-        uint32_t low = block[64 * half + 32 * (quarter & 1) + l] >> (quarter & 2 ? 4 : 0) & 15, high = block[128 + 32 * half + l] >> (2 * quarter) & 3;
+        uint32_t low = block[64 * half + 32 * (quarter & 1) + l] >> (quarter & 2 ? 4 : 0) & 15,
+                 high = block[128 + 32 * half + l] >> (2 * quarter) & 3;
         values[i] = (float)(d * (double)(int8_t)block[192 + i / 16] * (double)((int32_t)(low | high << 4) - 32));
     }
 }
@@ -73,10 +75,12 @@ static void row_widen(uint32_t format, const uint8_t *row, uint32_t columns, flo
         }
         return;
     case 3:
-        for (uint32_t b = 0; b < columns / 32; b++) widen_4(row + 20 * b, 4, half_value(row + 20 * b), half_value(row + 20 * b + 2), values + 32 * b);
+        for (uint32_t b = 0; b < columns / 32; b++)
+            widen_4(row + 20 * b, 4, half_value(row + 20 * b), half_value(row + 20 * b + 2), values + 32 * b);
         return;
     case 8:
-        for (uint32_t i = 0; i < columns; i++) values[i] = (float)(half_value(row + 34 * (i / 32)) * (double)(int8_t)row[34 * (i / 32) + 2 + i % 32]);
+        for (uint32_t i = 0; i < columns; i++)
+            values[i] = (float)(half_value(row + 34 * (i / 32)) * (double)(int8_t)row[34 * (i / 32) + 2 + i % 32]);
         return;
     case 14:
         for (uint32_t b = 0; b < columns / 256; b++) widen_q6_k(row + 210 * b, values + 256 * b);
@@ -87,7 +91,8 @@ static void row_widen(uint32_t format, const uint8_t *row, uint32_t columns, flo
 
 /* ---- weights --------------------------------------------------------------------------------------------------------------------- */
 
-static int matrix_read(const qr_model_t *model, qr_tensor_role_t role, uint32_t layer, matrix_t *ret_matrix, char *message, size_t message_bytes)
+static int matrix_read(const qr_model_t *model, qr_tensor_role_t role, uint32_t layer, matrix_t *ret_matrix, char *message,
+                       size_t message_bytes)
 {
     const qr_gguf_tensor_t *tensor = qr_arch_tensor(model->file, &model->arch, role, layer);
     ret_matrix->rows = (uint32_t)tensor->dims[1];
@@ -96,7 +101,8 @@ static int matrix_read(const qr_model_t *model, qr_tensor_role_t role, uint32_t 
     uint8_t *row = malloc(row_bytes);
     ret_matrix->values = malloc((size_t)ret_matrix->rows * ret_matrix->columns * sizeof(float));
     int status = 0;
-    if (!row || !ret_matrix->values) status = qr_refuse(message, message_bytes, QR_E_MEMORY, "%s: not enough memory to widen the weights", model->path);
+    if (!row || !ret_matrix->values)
+        status = qr_refuse(message, message_bytes, QR_E_MEMORY, "%s: not enough memory to widen the weights", model->path);
     for (uint32_t r = 0; r < ret_matrix->rows && !status; r++) {
         status = qr_gguf_tensor_read(model->file, tensor, r * row_bytes, row, row_bytes, message, message_bytes);
         if (!status) row_widen(tensor->format, row, ret_matrix->columns, ret_matrix->values + (size_t)r * ret_matrix->columns);
@@ -111,16 +117,24 @@ static int layer_read(const qr_model_t *model, uint32_t index, uint32_t context,
         qr_tensor_role_t role;
         matrix_t *matrix;
     } wanted[] = {
-        {QR_TENSOR_QUERY, &layer->query}, {QR_TENSOR_KEY, &layer->key}, {QR_TENSOR_VALUE, &layer->value}, {QR_TENSOR_OUTPUT, &layer->output},
-        {QR_TENSOR_GATE, &layer->gate},   {QR_TENSOR_UP, &layer->up},   {QR_TENSOR_DOWN, &layer->down},
-        {QR_TENSOR_ATTENTION_NORM, &layer->attention_norm}, {QR_TENSOR_FEED_FORWARD_NORM, &layer->feed_forward_norm},
+        {QR_TENSOR_QUERY, &layer->query},
+        {QR_TENSOR_KEY, &layer->key},
+        {QR_TENSOR_VALUE, &layer->value},
+        {QR_TENSOR_OUTPUT, &layer->output},
+        {QR_TENSOR_GATE, &layer->gate},
+        {QR_TENSOR_UP, &layer->up},
+        {QR_TENSOR_DOWN, &layer->down},
+        {QR_TENSOR_ATTENTION_NORM, &layer->attention_norm},
+        {QR_TENSOR_FEED_FORWARD_NORM, &layer->feed_forward_norm},
     };
     int status = 0;
-    for (size_t i = 0; i < QR_COUNT(wanted) && !status; i++) status = matrix_read(model, wanted[i].role, index, wanted[i].matrix, message, message_bytes);
+    for (size_t i = 0; i < QR_COUNT(wanted) && !status; i++)
+        status = matrix_read(model, wanted[i].role, index, wanted[i].matrix, message, message_bytes);
     size_t row = (size_t)model->arch.kv_heads * model->arch.dim;
     layer->keys = malloc(context * row * sizeof(double));
     layer->values = malloc(context * row * sizeof(double));
-    if (!status && (!layer->keys || !layer->values)) status = qr_refuse(message, message_bytes, QR_E_MEMORY, "%s: not enough memory for %u positions", model->path, context);
+    if (!status && (!layer->keys || !layer->values))
+        status = qr_refuse(message, message_bytes, QR_E_MEMORY, "%s: not enough memory for %u positions", model->path, context);
     return status;
 }
 
@@ -157,8 +171,10 @@ int qr_oracle_new(const qr_model_t *model, uint32_t context, qr_oracle_t **ret_o
     }
     for (uint32_t l = 0; l < o->arch.layers && !status; l++) status = layer_read(model, l, context, &layers[l], message, message_bytes);
     if (!status && scratch_new(o)) status = qr_refuse(message, message_bytes, QR_E_MEMORY, "%s: not enough memory", model->path);
-    if (status) qr_oracle_destroy(&o);
-    else *ret_oracle = o;
+    if (status)
+        qr_oracle_destroy(&o);
+    else
+        *ret_oracle = o;
     return status;
 }
 
@@ -169,7 +185,8 @@ void qr_oracle_destroy(qr_oracle_t **oracle)
     *oracle = NULL;
     for (uint32_t i = 0; i < o->arch.layers; i++) {
         layer_t *l = &o->layers[i];
-        matrix_t *matrices[] = {&l->query, &l->key, &l->value, &l->output, &l->gate, &l->up, &l->down, &l->attention_norm, &l->feed_forward_norm};
+        matrix_t *matrices[] = {&l->query, &l->key,  &l->value,          &l->output,           &l->gate,
+                                &l->up,    &l->down, &l->attention_norm, &l->feed_forward_norm};
         for (size_t k = 0; k < QR_COUNT(matrices); k++) free(matrices[k]->values);
         free(l->keys), free(l->values);
     }
@@ -278,6 +295,7 @@ int qr_oracle_step(qr_oracle_t *oracle, const uint32_t *tokens, uint32_t count, 
     }
     if (!ret_logits || count == 0) return 0;
     norm(&oracle->final_norm, (double)a->norm_eps, oracle->x, oracle->normed);
-    for (uint32_t r = 0; r < a->vocabulary; r++) ret_logits[r] = (float)dot(oracle->head.values + (size_t)r * a->hidden, oracle->normed, a->hidden);
+    for (uint32_t r = 0; r < a->vocabulary; r++)
+        ret_logits[r] = (float)dot(oracle->head.values + (size_t)r * a->hidden, oracle->normed, a->hidden);
     return 0;
 }

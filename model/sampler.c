@@ -1,10 +1,10 @@
 /* sampler.c - draws one token as sampling.md fixes it.
  *
- * Z1. What decides is integers: weights are u64 and their sums exact, so no order of summing shows. The only floating-point steps are the division
- *     by the temperature, exp2n (arithmetic.md 3) and, for logprobs, one double logarithm; this file is built without contraction.
- * Z2. Candidates stand in the order (value descending, id ascending): one u64 key holds both, no two keys are equal.
- * Z3. Selection is by partition around keys; the result does not depend on pivots. Most draws look only at a head of the order: the values
- *     within some bits of the largest; a longer one is looked at when a rank or a sum falls behind it. */
+ * Z1. What decides is integers: weights are u64 and their sums exact, so no order of summing shows. The only floating-point steps are the
+ * division by the temperature, exp2n (arithmetic.md 3) and, for logprobs, one double logarithm; this file is built without contraction. Z2.
+ * Candidates stand in the order (value descending, id ascending): one u64 key holds both, no two keys are equal. Z3. Selection is by
+ * partition around keys; the result does not depend on pivots. Most draws look only at a head of the order: the values within some bits of
+ * the largest; a longer one is looked at when a rank or a sum falls behind it. */
 #include "model/sampler.h"
 
 #include "base/mutant.h"
@@ -12,9 +12,9 @@
 #include "base/philox.h"
 
 enum {
-    WEIGHT_BITS = 40,   /* weight of the largest value: 2^40 */
-    BLOCK = 64,         /* values whose maximum is kept, so that most of them are never visited again */
-    NOTHING_BITS = 41   /* below 2^-41 of the largest every weight is 0 */
+    WEIGHT_BITS = 40, /* weight of the largest value: 2^40 */
+    BLOCK = 64,       /* values whose maximum is kept, so that most of them are never visited again */
+    NOTHING_BITS = 41 /* below 2^-41 of the largest every weight is 0 */
 };
 
 /* How far heads reach: weights down to about 2^-bits of the largest. */
@@ -95,8 +95,8 @@ static inline __attribute__((always_inline)) uint64_t sum_body(const float *logi
 }
 
 /* Appends the values of one block (its first id: `first`) whose order is at least `cut`; returns their number. */
-static inline __attribute__((always_inline)) uint32_t gather_body(const float *logits, uint32_t count, uint32_t first, uint32_t cut, float temperature,
-                                                                  float most, candidate_t *candidates)
+static inline __attribute__((always_inline)) uint32_t gather_body(const float *logits, uint32_t count, uint32_t first, uint32_t cut,
+                                                                  float temperature, float most, candidate_t *candidates)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -110,19 +110,23 @@ static inline __attribute__((always_inline)) uint32_t gather_body(const float *l
 typedef struct passes {
     void (*maxima)(const float *logits, uint32_t count, uint32_t *ret_maxima);
     uint64_t (*sum)(const float *logits, uint32_t count, float temperature, float most);
-    uint32_t (*gather)(const float *logits, uint32_t count, uint32_t first, uint32_t cut, float temperature, float most, candidate_t *candidates);
+    uint32_t (*gather)(const float *logits, uint32_t count, uint32_t first, uint32_t cut, float temperature, float most,
+                       candidate_t *candidates);
 } passes_t;
 
-#define VARIANT(name, target)                                                                                                      \
-    target static void maxima_##name(const float *logits, uint32_t count, uint32_t *ret_maxima) { maxima_body(logits, count, ret_maxima); } \
-    target static uint64_t sum_##name(const float *logits, uint32_t count, float temperature, float most)                            \
-    {                                                                                                                              \
-        return sum_body(logits, count, temperature, most);                                                                         \
-    }                                                                                                                              \
+#define VARIANT(name, target)                                                                                                              \
+    target static void maxima_##name(const float *logits, uint32_t count, uint32_t *ret_maxima)                                            \
+    {                                                                                                                                      \
+        maxima_body(logits, count, ret_maxima);                                                                                            \
+    }                                                                                                                                      \
+    target static uint64_t sum_##name(const float *logits, uint32_t count, float temperature, float most)                                  \
+    {                                                                                                                                      \
+        return sum_body(logits, count, temperature, most);                                                                                 \
+    }                                                                                                                                      \
     target static uint32_t gather_##name(const float *logits, uint32_t count, uint32_t first, uint32_t cut, float temperature, float most, \
-                                         candidate_t *candidates)                                                                  \
-    {                                                                                                                              \
-        return gather_body(logits, count, first, cut, temperature, most, candidates);                                              \
+                                         candidate_t *candidates)                                                                          \
+    {                                                                                                                                      \
+        return gather_body(logits, count, first, cut, temperature, most, candidates);                                                      \
     }
 VARIANT(plain, )
 #if defined(__x86_64__)
@@ -136,7 +140,8 @@ static passes_t passes_pick(uint32_t isa)
     (void)isa;
 #if defined(__x86_64__)
     if (isa == QR_ISA_SCALAR) return (passes_t){maxima_plain, sum_plain, gather_plain};
-    if (isa != QR_ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    if (isa != QR_ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         return (passes_t){maxima_avx512, sum_avx512, gather_avx512};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (passes_t){maxima_avx2, sum_avx2, gather_avx2};
 #endif
@@ -153,9 +158,9 @@ typedef struct draw {
     candidate_t *candidates; /* [candidate_count] of [count] */
     uint32_t candidate_count;
     uint64_t candidate_sum;
-    uint32_t bits;           /* how far the candidates reach */
-    bool whole;              /* they hold every weight > 0, not only a head */
-    uint32_t most;           /* order of the largest logit */
+    uint32_t bits;             /* how far the candidates reach */
+    bool whole;                /* they hold every weight > 0, not only a head */
+    uint32_t most;             /* order of the largest logit */
     float temperature, scaled; /* scaled: the largest logit divided by the temperature */
 } draw_t;
 
@@ -173,8 +178,10 @@ static uint32_t cut_of(const draw_t *d, uint32_t bits)
     uint32_t low = 0, high = d->most;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (exponent_of(order_value(middle) / d->temperature, d->scaled) >= -(float)bits) high = middle;
-        else low = middle + 1;
+        if (exponent_of(order_value(middle) / d->temperature, d->scaled) >= -(float)bits)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return low;
 }
@@ -228,8 +235,10 @@ static uint32_t partition(candidate_t *c, uint32_t low, uint32_t high, uint64_t 
         candidate_t moved = c[i];
         c[i] = c[at];
         c[at] = moved;
-        if (moved.key == pivot) pivot_at = at;
-        else before += moved.weight;
+        if (moved.key == pivot)
+            pivot_at = at;
+        else
+            before += moved.weight;
         at++;
     }
     candidate_t last = c[at - 1]; /* the pivot goes behind all larger keys */
@@ -291,8 +300,10 @@ static bool filters_apply(draw_t *d, const qr_sampling_t *s, uint64_t *ret_total
     bool limited = (s->top_k || QR_MUTANT(407)) && s->top_k < d->count;
     if (limited && !d->whole && s->top_k > d->candidate_count) return false;
     uint64_t total = d->candidate_sum;
-    if (limited && s->top_k < d->candidate_count) d->candidate_count = candidate_select(d->candidates, d->candidate_count, s->top_k - 1, true, &total) + 1;
-    else if (!limited && !d->whole) total = total_weight(d);
+    if (limited && s->top_k < d->candidate_count)
+        d->candidate_count = candidate_select(d->candidates, d->candidate_count, s->top_k - 1, true, &total) + 1;
+    else if (!limited && !d->whole)
+        total = total_weight(d);
     bool headed = s->top_p < 1.0f;
     if (headed) {
         uint64_t target = qr_max_u64(product_ceil(s->top_p > 0 ? s->top_p : 0, total), 1) - 1;
@@ -336,8 +347,8 @@ static uint32_t draw_token(draw_t *d, const qr_sampling_t *s, uint32_t position,
     }
 }
 
-/* Natural logarithm of x > 0 in double: x = m 2^e with m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m + 1)) as its series to the 23rd
- * power (the next term is below 2^-60). */
+/* Natural logarithm of x > 0 in double: x = m 2^e with m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m + 1)) as its series to the
+ * 23rd power (the next term is below 2^-60). */
 static double natural_log(double x)
 {
     uint64_t bits;

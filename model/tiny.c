@@ -124,7 +124,8 @@ static float spread(uint32_t columns)
 }
 
 /* A matrix [rows][columns]; the first `small` rows are a sixteenth of the others. */
-static int matrix_add(qr_gguf_writer_t *writer, qr_prng_t *prng, const char *name, uint32_t format, uint32_t rows, uint32_t columns, uint32_t small)
+static int matrix_add(qr_gguf_writer_t *writer, qr_prng_t *prng, const char *name, uint32_t format, uint32_t rows, uint32_t columns,
+                      uint32_t small)
 {
     uint64_t row_bytes = qr_format_row_bytes(format, columns), dims[2] = {columns, rows};
     if (!row_bytes || columns % 32) return -QR_E_INVALID;
@@ -159,16 +160,24 @@ static int layer_add(qr_gguf_writer_t *writer, qr_prng_t *prng, const qr_tiny_co
         const char *name;
         uint32_t rows, columns; /* columns 0: a norm */
     } tensors[] = {
-        {"attn_norm", c->hidden, 0},        {"attn_q", query, c->hidden},         {"attn_k", key, c->hidden},
-        {"attn_v", key, c->hidden},         {"attn_output", c->hidden, query},    {"ffn_norm", c->hidden, 0},
-        {"ffn_gate", c->feed_forward, c->hidden}, {"ffn_up", c->feed_forward, c->hidden}, {"ffn_down", c->hidden, c->feed_forward},
+        {"attn_norm", c->hidden, 0},
+        {"attn_q", query, c->hidden},
+        {"attn_k", key, c->hidden},
+        {"attn_v", key, c->hidden},
+        {"attn_output", c->hidden, query},
+        {"ffn_norm", c->hidden, 0},
+        {"ffn_gate", c->feed_forward, c->hidden},
+        {"ffn_up", c->feed_forward, c->hidden},
+        {"ffn_down", c->hidden, c->feed_forward},
     };
     int status = 0;
     for (size_t i = 0; i < QR_COUNT(tensors) && !status; i++) {
         char name[64];
         (void)snprintf(name, sizeof name, "blk.%u.%s.weight", layer, tensors[i].name);
-        if (tensors[i].columns) status = matrix_add(writer, prng, name, c->format, tensors[i].rows, tensors[i].columns, 0);
-        else status = norm_add(writer, prng, name, tensors[i].rows);
+        if (tensors[i].columns)
+            status = matrix_add(writer, prng, name, c->format, tensors[i].rows, tensors[i].columns, 0);
+        else
+            status = norm_add(writer, prng, name, tensors[i].rows);
     }
     return status;
 }
@@ -262,8 +271,9 @@ static void tokens_fill(tokens_t *t)
 
 static int tokenizer_add(qr_gguf_writer_t *writer, const qr_tiny_config_t *c)
 {
-    static const char chat[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
-                               "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    static const char chat[] =
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     tokens_t t = {.count = c->tokens ? c->tokens : c->vocabulary};
     t.texts = calloc(t.count, sizeof *t.texts), t.merges = calloc(t.count, sizeof *t.merges);
     t.text_places = calloc(t.count, sizeof *t.text_places), t.merge_places = calloc(t.count, sizeof *t.merge_places);
@@ -317,9 +327,21 @@ static void keys_add(qr_gguf_writer_t *writer, const qr_tiny_config_t *c)
 
 void qr_tiny_config_init(qr_tiny_config_t *config)
 {
-    *config = (qr_tiny_config_t){.seed = 1, .name = "tiny", .layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .dim = 16, .feed_forward = 128,
-                                 .vocabulary = 320, .context = 512, .format = QR_FORMAT_Q8_0, .head_format = QR_FORMAT_Q8_0, .tied = true,
-                                 .rope_theta = 10000.0f, .rope_scale = 1.0f};
+    *config = (qr_tiny_config_t){.seed = 1,
+                                 .name = "tiny",
+                                 .layers = 2,
+                                 .hidden = 64,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .dim = 16,
+                                 .feed_forward = 128,
+                                 .vocabulary = 320,
+                                 .context = 512,
+                                 .format = QR_FORMAT_Q8_0,
+                                 .head_format = QR_FORMAT_Q8_0,
+                                 .tied = true,
+                                 .rope_theta = 10000.0f,
+                                 .rope_scale = 1.0f};
 }
 
 void qr_tiny_config_fit(qr_tiny_config_t *config)

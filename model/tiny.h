@@ -1,7 +1,7 @@
 /* tiny.h - seeded tiny models of the `llama` architecture as real GGUF files: the whole server runs on one, in tests and in seconds.
  *
  * Tokens: 0 <|endoftext|>, 1 <|im_start|>, 2 <|im_end|> (control), 3..258 the bytes 0..255, then merged pairs, then reserved control
- * tokens. The rows of control tokens are small in the head, so that greedy answers do not end by chance. ChatML template, `smollm` rules. */
+ * tokens. The rows of control tokens are small in the head, so that greedy answers do not end by chance. ChatML template. */
 #ifndef QR_TINY_H
 #define QR_TINY_H
 
@@ -12,16 +12,16 @@ enum { QR_TINY_TOKENS_MIN = 259 };
 
 typedef struct qr_tiny_config {
     uint64_t seed;
-    char name[64];        /* general.name */
+    char name[64]; /* general.name */
     uint32_t layers, hidden, heads, kv_heads, dim, feed_forward;
-    uint32_t vocabulary;  /* rows of token_embd */
-    uint32_t tokens;      /* of the tokenizer; 0: as many as rows. Fewer than QR_TINY_TOKENS_MIN: cut off (tests with token ids only) */
+    uint32_t vocabulary; /* rows of token_embd */
+    uint32_t tokens;     /* of the tokenizer; 0: as many as rows. Fewer than QR_TINY_TOKENS_MIN: cut off (tests with token ids only) */
     uint32_t context;
     uint32_t format;      /* of the matrices: QR_FORMAT_*; widths must be whole blocks of it */
     uint32_t head_format; /* of token_embd (and output.weight): QR_FORMAT_* */
     bool tied;
     float rope_theta;
-    float rope_scale;     /* linear; 1: no scaling keys */
+    float rope_scale;               /* linear; 1: no scaling keys */
     uint32_t window[QR_LAYERS_MAX]; /* per layer; all 0: no key */
 } qr_tiny_config_t;
 

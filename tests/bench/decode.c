@@ -56,8 +56,13 @@ static double step(bench_t *b, uint32_t lanes, uint32_t rows, uint32_t start)
         b->logit_rows[lane] = lane * rows + rows - 1;
     }
     b->page_offsets[lanes] = used;
-    qr_batch_t batch = {.row_count = lanes * rows, .lane_count = lanes, .tokens = b->tokens, .positions = b->positions, .row_offsets = row_offsets,
-                        .logit_count = lanes, .logit_rows = b->logit_rows};
+    qr_batch_t batch = {.row_count = lanes * rows,
+                        .lane_count = lanes,
+                        .tokens = b->tokens,
+                        .positions = b->positions,
+                        .row_offsets = row_offsets,
+                        .logit_count = lanes,
+                        .logit_rows = b->logit_rows};
     for (uint32_t g = 0; g < b->model->layout.group_count; g++) {
         batch.groups[g].page_offsets = b->page_offsets, batch.groups[g].first_blocks = first_blocks;
         batch.groups[g].pages = b->pages, batch.groups[g].slots = b->slots;
@@ -69,7 +74,10 @@ static double step(bench_t *b, uint32_t lanes, uint32_t rows, uint32_t start)
     return now() - start_s;
 }
 
-static int order(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
+static int order(const void *a, const void *b)
+{
+    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
+}
 
 static void figure(bench_t *b, const char *name, uint32_t lanes, uint32_t rows, uint32_t start)
 {
@@ -80,15 +88,19 @@ static void figure(bench_t *b, const char *name, uint32_t lanes, uint32_t rows, 
     (void)step(b, lanes, rows, start);
     while (count < MOST && (count < 3 || spent < b->seconds)) spent += times[count++] = step(b, lanes, rows, start);
     qsort(times, count, sizeof(double), order);
-    printf("%-28s %10.1f tokens/s  (median of %u; %.3f ms a step)\n", name, (double)(lanes * rows) / times[count / 2], count, 1e3 * times[count / 2]);
+    printf("%-28s %10.1f tokens/s  (median of %u; %.3f ms a step)\n", name, (double)(lanes * rows) / times[count / 2], count,
+           1e3 * times[count / 2]);
 }
 
 /* Draws from logits with the spread of a language model: greedy, free, and with filters. */
 static void draws(bench_t *b)
 {
-    static const struct { const char *name; qr_sampling_t sampling; } kinds[] = {
-        {"draw, greedy", {0, 1, 0, 0, 1}},          {"draw, temperature 1", {1, 1, 0, 0, 1}},   {"draw, top_p 0.95", {0.8f, 0.95f, 0, 0, 1}},
-        {"draw, top_k 40", {0.8f, 1, 0, 40, 1}},    {"draw, min_p 0.05", {1, 1, 0.05f, 0, 1}},
+    static const struct {
+        const char *name;
+        qr_sampling_t sampling;
+    } kinds[] = {
+        {"draw, greedy", {0, 1, 0, 0, 1}},       {"draw, temperature 1", {1, 1, 0, 0, 1}},  {"draw, top_p 0.95", {0.8f, 0.95f, 0, 0, 1}},
+        {"draw, top_k 40", {0.8f, 1, 0, 40, 1}}, {"draw, min_p 0.05", {1, 1, 0.05f, 0, 1}},
     };
     uint32_t count = b->model->vocabulary.count;
     float *logits = malloc(count * sizeof *logits), logprob;
@@ -108,7 +120,8 @@ static void draws(bench_t *b)
                 sum += qr_sampler_draw(&kinds[k].sampling, logits, count, runs++, 0, scratch, with ? &logprob : NULL);
                 spent = now() - start;
             }
-            printf("%-20s %-8s %9.1f us   (mean of %u, %u tokens; %u)\n", kinds[k].name, with ? "logprob" : "", 1e6 * spent / runs, runs, count, sum % 10);
+            printf("%-20s %-8s %9.1f us   (mean of %u, %u tokens; %u)\n", kinds[k].name, with ? "logprob" : "", 1e6 * spent / runs, runs,
+                   count, sum % 10);
         }
     free(logits), free(scratch);
 }
@@ -134,13 +147,20 @@ int main(int argc, char **argv)
     bool tiny = false;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--tiny")) tiny = true;
-        else if (i + 1 < argc && !strcmp(argv[i], "--model")) path = argv[++i];
-        else if (i + 1 < argc && !strcmp(argv[i], "--isa")) device.isa = (uint32_t)atoi(argv[++i]);
-        else if (i + 1 < argc && !strcmp(argv[i], "--threads")) device.threads = (uint32_t)atoi(argv[++i]);
-        else if (i + 1 < argc && !strcmp(argv[i], "--page-tokens")) b.page_tokens = (uint32_t)atoi(argv[++i]);
-        else if (i + 1 < argc && !strcmp(argv[i], "--seconds")) b.seconds = atof(argv[++i]);
-        else must(-QR_E_INVALID, "usage: bench_decode [--tiny] [--model FILE] [--isa N] [--threads N] [--page-tokens N] [--seconds S]");
+        if (!strcmp(argv[i], "--tiny"))
+            tiny = true;
+        else if (i + 1 < argc && !strcmp(argv[i], "--model"))
+            path = argv[++i];
+        else if (i + 1 < argc && !strcmp(argv[i], "--isa"))
+            device.isa = (uint32_t)atoi(argv[++i]);
+        else if (i + 1 < argc && !strcmp(argv[i], "--threads"))
+            device.threads = (uint32_t)atoi(argv[++i]);
+        else if (i + 1 < argc && !strcmp(argv[i], "--page-tokens"))
+            b.page_tokens = (uint32_t)atoi(argv[++i]);
+        else if (i + 1 < argc && !strcmp(argv[i], "--seconds"))
+            b.seconds = atof(argv[++i]);
+        else
+            must(-QR_E_INVALID, "usage: bench_decode [--tiny] [--model FILE] [--isa N] [--threads N] [--page-tokens N] [--seconds S]");
     }
     if (tiny) {
         qr_tiny_config_t config;
@@ -158,8 +178,8 @@ int main(int argc, char **argv)
     must(qr_model_open(path, &b.model, message, sizeof message), message);
     double start = now();
     must(qr_model_load(b.model, b.device, NULL, NULL, message, sizeof message), message);
-    printf("device %s; model %s; pages of %u; weights loaded, packed and hashed in %.0f ms\n", qr_device_name(b.device), b.model->name, b.page_tokens,
-           1e3 * (now() - start));
+    printf("device %s; model %s; pages of %u; weights loaded, packed and hashed in %.0f ms\n", qr_device_name(b.device), b.model->name,
+           b.page_tokens, 1e3 * (now() - start));
     prepare(&b, 2112);
     figure(&b, "prefill 512", 1, TILE, 0);
     figure(&b, "decode, context 16", 1, 1, 16);

@@ -31,7 +31,8 @@ static double nll(const float *logits, uint32_t vocabulary, uint32_t token)
     return most + log(sum) - (double)logits[token];
 }
 
-static void rows_take(const float *logits, uint32_t rows, uint32_t vocabulary, const uint32_t *next, uint32_t next_count, FILE *out, double *sum)
+static void rows_take(const float *logits, uint32_t rows, uint32_t vocabulary, const uint32_t *next, uint32_t next_count, FILE *out,
+                      double *sum)
 {
     if (out && fwrite(logits, sizeof(float) * vocabulary, rows, out) != rows) driver_must(-QR_E_IO, "writing logits");
     for (uint32_t r = 0; !out && r < rows && r < next_count; r++) *sum += nll(logits + (size_t)r * vocabulary, vocabulary, next[r]);
@@ -82,15 +83,25 @@ int main(int argc, char **argv)
     qr_device_config_t config = {.kind = QR_DEVICE_CPU, .isa = QR_ISA_AUTO, .threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)};
     bool tiny = false, oracle = false;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--tiny")) tiny = true;
-        else if (!strcmp(argv[i], "--oracle")) oracle = true;
-        else if (i + 1 < argc && !strcmp(argv[i], "--model")) path = argv[++i];
-        else if (i + 1 < argc && !strcmp(argv[i], "--tokens")) tokens_path = argv[++i];
-        else if (i + 1 < argc && !strcmp(argv[i], "--logits")) out_path = argv[++i];
-        else if (i + 1 < argc && !strcmp(argv[i], "--tile")) tile = (uint32_t)atoi(argv[++i]);
-        else if (i + 1 < argc && !strcmp(argv[i], "--isa")) config.isa = (uint32_t)atoi(argv[++i]);
-        else if (i + 1 < argc && !strcmp(argv[i], "--threads")) config.threads = (uint32_t)atoi(argv[++i]);
-        else driver_must(-QR_E_INVALID, "usage: bench_teacher [--tiny] [--model FILE] [--tokens FILE] [--logits FILE] [--tile N] [--isa N] [--threads N] [--oracle]");
+        if (!strcmp(argv[i], "--tiny"))
+            tiny = true;
+        else if (!strcmp(argv[i], "--oracle"))
+            oracle = true;
+        else if (i + 1 < argc && !strcmp(argv[i], "--model"))
+            path = argv[++i];
+        else if (i + 1 < argc && !strcmp(argv[i], "--tokens"))
+            tokens_path = argv[++i];
+        else if (i + 1 < argc && !strcmp(argv[i], "--logits"))
+            out_path = argv[++i];
+        else if (i + 1 < argc && !strcmp(argv[i], "--tile"))
+            tile = (uint32_t)atoi(argv[++i]);
+        else if (i + 1 < argc && !strcmp(argv[i], "--isa"))
+            config.isa = (uint32_t)atoi(argv[++i]);
+        else if (i + 1 < argc && !strcmp(argv[i], "--threads"))
+            config.threads = (uint32_t)atoi(argv[++i]);
+        else
+            driver_must(-QR_E_INVALID, "usage: bench_teacher [--tiny] [--model FILE] [--tokens FILE] [--logits FILE] [--tile N] [--isa N] "
+                                       "[--threads N] [--oracle]");
     }
     if (tokens_path) tokens = tokens_read(tokens_path, &count);
     if (tiny) {

@@ -1,7 +1,7 @@
 /* link: qr_model */
-/* models_lock_test.c - the bits of whole seeded tiny models on `cpu-1`: digests of all logits and of every resident key and value row, against
- * tests/kernels/models.lock. Two compilers and all instruction sets must give the same; a change here needs a new variant name. What is
- * recorded was judged by others (decoder_test.c, oracle_test.c); QUIRE_NUMERICS_WRITE=1 records anew from the scalar kernels. */
+/* models_lock_test.c - the bits of whole seeded tiny models on `cpu-1`: digests of all logits and of every resident key and value row,
+ * against tests/kernels/models.lock. Two compilers and all instruction sets must give the same; a change here needs a new variant name.
+ * What is recorded was judged by others (decoder_test.c, oracle_test.c); QUIRE_NUMERICS_WRITE=1 records anew from the scalar kernels. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,16 +18,19 @@ enum { SHAPES = 8, ROWS = 90, VOCABULARY = 320, HEX = 64 };
 
 static void shape_make(uint32_t index, qr_tiny_config_t *c, char ret_name[96])
 {
-    static const struct { uint32_t format; const char *name; } formats[] = {
-        {QR_FORMAT_F32, "F32"}, {QR_FORMAT_F16, "F16"}, {QR_FORMAT_Q8_0, "Q8_0"}, {QR_FORMAT_Q4_0, "Q4_0"}, {QR_FORMAT_Q4_1, "Q4_1"}, {QR_FORMAT_Q6_K, "Q6_K"}};
+    static const struct {
+        uint32_t format;
+        const char *name;
+    } formats[] = {{QR_FORMAT_F32, "F32"},   {QR_FORMAT_F16, "F16"},   {QR_FORMAT_Q8_0, "Q8_0"},
+                   {QR_FORMAT_Q4_0, "Q4_0"}, {QR_FORMAT_Q4_1, "Q4_1"}, {QR_FORMAT_Q6_K, "Q6_K"}};
     qr_tiny_config_init(c);
     c->seed = 3000 + index;
     c->format = c->head_format = formats[index % 6].format;
     if (index == 6) c->layers = 4, c->window[1] = 20, c->window[2] = 70;
     if (index == 7) c->heads = 3, c->kv_heads = 1, c->dim = 64, c->hidden = 192, c->rope_scale = 2, c->tied = false;
     qr_tiny_config_fit(c);
-    (void)snprintf(ret_name, 96, "%s layers %u hidden %u heads %u/%u dim %u%s", formats[index % 6].name, c->layers, c->hidden, c->heads, c->kv_heads,
-                   c->dim, index == 6 ? " windows" : "");
+    (void)snprintf(ret_name, 96, "%s layers %u hidden %u heads %u/%u dim %u%s", formats[index % 6].name, c->layers, c->hidden, c->heads,
+                   c->kv_heads, c->dim, index == 6 ? " windows" : "");
 }
 
 /* One tile of 64, then one of 20, then single rows. */
@@ -58,7 +61,8 @@ static void digest_of(const char *path, uint32_t isa, char ret_hex[HEX + 1])
             for (uint32_t r = 0; r < ROWS; r++) {
                 uint32_t group = 0;
                 while (model->layout.groups[group].window != model->arch.window[layer]) group++;
-                qr_sha256_add(&sha, qr_decoder_page_row(driver.decoder, layer, member, s.pages[group][r / 16], r % 16), 2u * model->arch.kv_heads * model->arch.dim);
+                qr_sha256_add(&sha, qr_decoder_page_row(driver.decoder, layer, member, s.pages[group][r / 16], r % 16),
+                              2u * model->arch.kv_heads * model->arch.dim);
             }
     qr_sha256_end(&sha, digest);
     for (int i = 0; i < 32; i++) (void)snprintf(ret_hex + 2 * i, 3, "%02x", digest[i]);
@@ -85,8 +89,10 @@ static void test_models(void **state)
             digest_of(model.path, isa, hex);
             if (!hex[0]) continue; /* an instruction set this machine lacks */
             (void)snprintf(line, sizeof line, "cpu-1 %s %s\n", hex, name);
-            if (!writing) assert_string_equal(line, want);
-            else if (isa == QR_ISA_SCALAR) assert_true(fputs(line, file) >= 0);
+            if (!writing)
+                assert_string_equal(line, want);
+            else if (isa == QR_ISA_SCALAR)
+                assert_true(fputs(line, file) >= 0);
         }
         unlink(model.path);
     }

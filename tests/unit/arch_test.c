@@ -27,7 +27,8 @@ static void refused(qr_gguf_writer_t *writer, int code, const char *first, const
     char message[512] = "";
     model_file_t file = model_file_save(&writer);
     int status = qr_model_open(file.path, &model, message, sizeof message);
-    if (status != -code || !strstr(message, first) || !strstr(message, second)) print_error("%s: %s (wanted %s, %s)\n", qr_error_name(status), message, first, second);
+    if (status != -code || !strstr(message, first) || !strstr(message, second))
+        print_error("%s: %s (wanted %s, %s)\n", qr_error_name(status), message, first, second);
     assert_int_equal(status, -code);
     assert_null(model);
     assert_ptr_equal(strstr(message, file.path), message);
@@ -58,7 +59,8 @@ static void logits_of(qr_gguf_writer_t *writer, float *ret_logits)
 static void add_tensor(qr_gguf_writer_t *writer, const char *name, uint64_t columns, uint64_t rows)
 {
     float *zeros = calloc(columns * rows, sizeof(float));
-    qr_gguf_writer_tensor(writer, name, QR_FORMAT_F32, rows > 1 ? 2 : 1, (uint64_t[]){columns, rows}, zeros, columns * rows * sizeof(float));
+    qr_gguf_writer_tensor(writer, name, QR_FORMAT_F32, rows > 1 ? 2 : 1, (uint64_t[]){columns, rows}, zeros,
+                          columns * rows * sizeof(float));
     free(zeros);
 }
 
@@ -144,9 +146,15 @@ static void test_MF_11(void **state)
 static void test_MF_05_required_keys(void **state)
 {
     (void)state;
-    static const char *const keys[] = {"general.architecture", "llama.block_count", "llama.context_length", "llama.embedding_length",
-                                       "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.layer_norm_rms_epsilon",
-                                       "tokenizer.ggml.model", "tokenizer.ggml.tokens"};
+    static const char *const keys[] = {"general.architecture",
+                                       "llama.block_count",
+                                       "llama.context_length",
+                                       "llama.embedding_length",
+                                       "llama.feed_forward_length",
+                                       "llama.attention.head_count",
+                                       "llama.attention.layer_norm_rms_epsilon",
+                                       "tokenizer.ggml.model",
+                                       "tokenizer.ggml.tokens"};
     for (size_t i = 0; i < QR_COUNT(keys); i++) {
         qr_gguf_writer_t *writer = tiny();
         qr_gguf_writer_drop(writer, keys[i]);
@@ -163,20 +171,32 @@ static void test_MF_05_required_keys(void **state)
 static void test_not_supported(void **state)
 {
     (void)state;
-    const struct { const char *key; uint32_t value; const char *word; } numbers[] = {
-        {"llama.expert_count", 8, "llama.expert_count"},         {"llama.block_count", 257, "1 to 256 are supported"},
-        {"llama.block_count", 0, "1 to 256 are supported"},      {"llama.attention.key_length", 12, "multiples of 8"},
-        {"llama.rope.dimension_count", 8, "full rotation"},      {"llama.attention.value_length", 8, "value_length 8 differs"},
-        {"llama.attention.head_count", 6, "not a multiple of"},  {"llama.attention.sliding_window", 64, "at least one layer"},
-        {"llama.something.new", 1, "llama.something.new"},       {"split.count", 3, "split.count is 3"},
-        {"general.quantization_version", 1, "general.quantization_version"}, {"llama.context_length", 0, "llama.context_length"},
+    const struct {
+        const char *key;
+        uint32_t value;
+        const char *word;
+    } numbers[] = {
+        {"llama.expert_count", 8, "llama.expert_count"},
+        {"llama.block_count", 257, "1 to 256 are supported"},
+        {"llama.block_count", 0, "1 to 256 are supported"},
+        {"llama.attention.key_length", 12, "multiples of 8"},
+        {"llama.rope.dimension_count", 8, "full rotation"},
+        {"llama.attention.value_length", 8, "value_length 8 differs"},
+        {"llama.attention.head_count", 6, "not a multiple of"},
+        {"llama.attention.sliding_window", 64, "at least one layer"},
+        {"llama.something.new", 1, "llama.something.new"},
+        {"split.count", 3, "split.count is 3"},
+        {"general.quantization_version", 1, "general.quantization_version"},
+        {"llama.context_length", 0, "llama.context_length"},
     };
     for (size_t i = 0; i < QR_COUNT(numbers); i++) {
         qr_gguf_writer_t *writer = tiny();
         qr_gguf_writer_u32(writer, numbers[i].key, numbers[i].value);
         refused(writer, strstr(numbers[i].word, "not a multiple") ? QR_E_FORMAT : QR_E_UNSUPPORTED, numbers[i].word, "");
     }
-    const struct { const char *key, *value, *word; } texts[] = {
+    const struct {
+        const char *key, *value, *word;
+    } texts[] = {
         {"general.architecture", "qwen3", "\"qwen3\"; llama is supported"},
         {"llama.rope.scaling.type", "yarn", "\"yarn\"; none and linear"},
         {"tokenizer.ggml.model", "llama", "\"llama\"; gpt2"},

@@ -1,5 +1,6 @@
 /* link: qr_model */
-/* decoder_test.c - the paged decoder: values against the contiguous one in every format, bits over tiles, pages, threads, company and forks.
+/* decoder_test.c - the paged decoder: values against the contiguous one in every format, bits over tiles, pages, threads, company and
+ * forks.
  *
  * Bounds of the values, fixed beforehand. Pages hold fp16 (2^-11 relative) and quantised formats see int8 activations: one block's rounding
  * error is at most 1/254 of its largest value, about 0.4 % of a product's spread; two layers and a head add a few of them. Measured by the
@@ -189,13 +190,18 @@ static void run_company(driver_t *d, uint32_t tokens[SEQUENCES][LONG], uint32_t 
     for (uint32_t i = 0; i < SEQUENCES; i++) sequence_done(d, &s[i]);
 }
 
-static void hash_rows(const float *logits, uint32_t rows, uint8_t ret_digest[32]) { qr_sha256(logits, sizeof(float) * VOCABULARY * rows, ret_digest); }
+static void hash_rows(const float *logits, uint32_t rows, uint8_t ret_digest[32])
+{
+    qr_sha256(logits, sizeof(float) * VOCABULARY * rows, ret_digest);
+}
 
 static void bits_matrix(qr_tiny_config_t *config)
 {
-    static const struct { uint32_t isa, threads, page_tokens, tile; } runs[] = {
-        {QR_ISA_SCALAR, 1, 16, 1},   {QR_ISA_SCALAR, 2, 8, 7},    {QR_ISA_AUTO, 1, 8, 1},    {QR_ISA_AUTO, 2, 16, 7},
-        {QR_ISA_AUTO, 4, 32, 64},    {QR_ISA_AUTO, 1, 64, 100},   {QR_ISA_AUTO, 2, 128, 150}, {QR_ISA_AVX2, 2, 16, 33},
+    static const struct {
+        uint32_t isa, threads, page_tokens, tile;
+    } runs[] = {
+        {QR_ISA_SCALAR, 1, 16, 1}, {QR_ISA_SCALAR, 2, 8, 7},  {QR_ISA_AUTO, 1, 8, 1},     {QR_ISA_AUTO, 2, 16, 7},
+        {QR_ISA_AUTO, 4, 32, 64},  {QR_ISA_AUTO, 1, 64, 100}, {QR_ISA_AUTO, 2, 128, 150}, {QR_ISA_AVX2, 2, 16, 33},
     };
     uint32_t tokens[SEQUENCES][LONG];
     float *logits[SEQUENCES];
@@ -259,7 +265,8 @@ static void test_bits_of_forks(void **state)
     qr_device_t *device = device_new(QR_ISA_AUTO, 2);
     qr_model_t *model = model_load(file.path, device);
     static const uint32_t page_tokens[] = {8, 16, 32, 64}, boundaries[] = {1, 8, 15, 16, 17, 63, 64, 65};
-    float *want = malloc(sizeof(float) * LONG * VOCABULARY), *got = malloc(sizeof(float) * LONG * VOCABULARY), *parent_logits = malloc(sizeof(float) * LONG * VOCABULARY);
+    float *want = malloc(sizeof(float) * LONG * VOCABULARY), *got = malloc(sizeof(float) * LONG * VOCABULARY),
+          *parent_logits = malloc(sizeof(float) * LONG * VOCABULARY);
     for (size_t p = 0; p < QR_COUNT(page_tokens); p++) {
         driver_t driver;
         driver_init(&driver, model, page_tokens[p], 256, 3, 160, 160, true, p);
@@ -275,7 +282,8 @@ static void test_bits_of_forks(void **state)
             span_t first = {&parent, at + 3}; /* the parent has gone on beyond the boundary */
             driver_step(&driver, &first, 1, NULL, NULL, NULL);
             uint32_t *own[QR_GROUPS_MAX]; /* pages of the fork come back at the end */
-            for (uint32_t g = 0; g < model->layout.group_count; g++) own[g] = malloc(driver.blocks * 4), memcpy(own[g], fork.pages[g], driver.blocks * 4);
+            for (uint32_t g = 0; g < model->layout.group_count; g++)
+                own[g] = malloc(driver.blocks * 4), memcpy(own[g], fork.pages[g], driver.blocks * 4);
             fork.done = at;
             span_t both[2] = {{&parent, 5}, {&fork, 90 - at}};
             float *places[2] = {parent_logits, got + (size_t)at * VOCABULARY};
@@ -351,7 +359,8 @@ static void test_infinite_logits(void **state)
         float *head = calloc(VOCABULARY * 64, sizeof(float));
         for (uint32_t i = 0; i < VOCABULARY * 64; i++) head[i] = 0.01f * (float)(i % 7);
         for (uint32_t i = 0; i < 64; i++) head[(behind ? 310u : 100u) * 64 + i] = i % 2 ? 3e38f : -3e38f;
-        qr_gguf_writer_tensor(writer, "output.weight", QR_FORMAT_F32, 2, (uint64_t[]){64, VOCABULARY}, head, VOCABULARY * 64 * sizeof(float));
+        qr_gguf_writer_tensor(writer, "output.weight", QR_FORMAT_F32, 2, (uint64_t[]){64, VOCABULARY}, head,
+                              VOCABULARY * 64 * sizeof(float));
         free(head);
         model_file_t file = model_file_save(&writer);
         qr_device_t *device = device_new(QR_ISA_AUTO, 1);
@@ -421,7 +430,8 @@ static void test_slices(void **state)
     qr_decoder_t *decoder;
     char message[256];
     assert_int_equal(qr_decoder_new(model, &shape, &decoder, message, sizeof message), 0);
-    uint32_t tokens[64], positions[64], row_offsets[2] = {0, 64}, logit_rows[1] = {63}, page_offsets[2] = {0, 4}, first[1] = {0}, pages[4] = {3, 1, 7, 2};
+    uint32_t tokens[64], positions[64], row_offsets[2] = {0, 64}, logit_rows[1] = {63}, page_offsets[2] = {0, 4}, first[1] = {0},
+                                        pages[4] = {3, 1, 7, 2};
     int32_t slots[64];
     tokens_draw(tokens, 64, 1);
     for (uint32_t i = 0; i < 64; i++) positions[i] = i, slots[i] = (int32_t)(pages[i / 16] * 16 + i % 16);
@@ -453,9 +463,11 @@ static void test_slices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values_in_every_format), cmocka_unit_test(test_values_of_shapes), cmocka_unit_test(test_values_of_mixed_layers),
-        cmocka_unit_test(test_bits_over_everything),   cmocka_unit_test(test_bits_with_windows), cmocka_unit_test(test_bits_of_forks),
-        cmocka_unit_test(test_failing_lane),           cmocka_unit_test(test_infinite_logits), cmocka_unit_test(test_resident_rows_matter), cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_values_in_every_format), cmocka_unit_test(test_values_of_shapes),
+        cmocka_unit_test(test_values_of_mixed_layers), cmocka_unit_test(test_bits_over_everything),
+        cmocka_unit_test(test_bits_with_windows),      cmocka_unit_test(test_bits_of_forks),
+        cmocka_unit_test(test_failing_lane),           cmocka_unit_test(test_infinite_logits),
+        cmocka_unit_test(test_resident_rows_matter),   cmocka_unit_test(test_slices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,8 @@
 
 typedef struct sequence {
     const uint32_t *tokens;
-    uint32_t done;                      /* rows computed */
-    uint32_t *pages[QR_GROUPS_MAX];     /* [blocks] physical page of each block */
+    uint32_t done;                  /* rows computed */
+    uint32_t *pages[QR_GROUPS_MAX]; /* [blocks] physical page of each block */
 } sequence_t;
 
 typedef struct driver {
@@ -35,13 +35,14 @@ static inline void driver_must(int status, const char *what)
     abort();
 }
 
-static inline void driver_init(driver_t *d, qr_model_t *model, uint32_t page_tokens, uint32_t context, uint32_t sequences, uint32_t rows_max,
-                               uint32_t lanes_max, bool poison, uint64_t seed)
+static inline void driver_init(driver_t *d, qr_model_t *model, uint32_t page_tokens, uint32_t context, uint32_t sequences,
+                               uint32_t rows_max, uint32_t lanes_max, bool poison, uint64_t seed)
 {
     char message[512] = "";
     *d = (driver_t){.model = model, .page_tokens = page_tokens, .rows_max = rows_max, .lanes_max = lanes_max};
     d->blocks = (uint32_t)qr_div_up(context, page_tokens);
-    qr_decoder_config_t config = {.page_tokens = page_tokens, .rows_max = rows_max, .lanes_max = lanes_max, .context_tokens = context, .poison = poison};
+    qr_decoder_config_t config = {
+        .page_tokens = page_tokens, .rows_max = rows_max, .lanes_max = lanes_max, .context_tokens = context, .poison = poison};
     qr_prng_t prng;
     qr_prng_init(&prng, seed);
     for (uint32_t g = 0; g < model->layout.group_count; g++) {
@@ -83,19 +84,27 @@ static inline void sequence_done(driver_t *d, sequence_t *s)
 /* Computes the next rows of each span in one batch. logits[lane]: NULL or f32[rows][vocabulary] for all rows of the span.
  * fork[lane] (may be NULL): the span's sequence begins as a copy of that sequence's first `done` rows: whole pages shared by number, the
  * partial one copied in this batch. ret_status: NULL or u32[rows of the batch]. */
-static inline void driver_step(driver_t *d, const span_t *spans, uint32_t lanes, float *const *logits, sequence_t *const *forks, uint32_t *ret_status)
+static inline void driver_step(driver_t *d, const span_t *spans, uint32_t lanes, float *const *logits, sequence_t *const *forks,
+                               uint32_t *ret_status)
 {
     uint32_t rows = 0, logit_count = 0, groups = d->model->layout.group_count, vocabulary = d->model->arch.vocabulary;
     for (uint32_t l = 0; l < lanes; l++) rows += spans[l].rows;
     uint32_t *tokens = calloc(rows, 4), *positions = calloc(rows, 4), *row_offsets = calloc(lanes + 1, 4), *logit_rows = calloc(rows, 4);
     uint32_t *first = calloc(lanes, 4), *page_offsets[QR_GROUPS_MAX] = {0}, *pages[QR_GROUPS_MAX] = {0}, *copies[QR_GROUPS_MAX] = {0};
     int32_t *slots[QR_GROUPS_MAX] = {0};
-    qr_batch_t batch = {.row_count = rows, .lane_count = lanes, .tokens = tokens, .positions = positions, .row_offsets = row_offsets, .logit_rows = logit_rows};
+    qr_batch_t batch = {.row_count = rows,
+                        .lane_count = lanes,
+                        .tokens = tokens,
+                        .positions = positions,
+                        .row_offsets = row_offsets,
+                        .logit_rows = logit_rows};
     for (uint32_t g = 0; g < groups; g++) {
-        page_offsets[g] = calloc(lanes + 1, 4), pages[g] = calloc((size_t)lanes * d->blocks, 4), slots[g] = calloc(rows, 4), copies[g] = calloc(3u * lanes, 4);
+        page_offsets[g] = calloc(lanes + 1, 4), pages[g] = calloc((size_t)lanes * d->blocks, 4), slots[g] = calloc(rows, 4),
+        copies[g] = calloc(3u * lanes, 4);
         batch.groups[g].page_offsets = page_offsets[g], batch.groups[g].first_blocks = first, batch.groups[g].pages = pages[g];
         batch.groups[g].slots = slots[g];
-        batch.groups[g].copy_from = copies[g], batch.groups[g].copy_to = copies[g] + lanes, batch.groups[g].copy_rows = copies[g] + 2 * lanes;
+        batch.groups[g].copy_from = copies[g], batch.groups[g].copy_to = copies[g] + lanes,
+        batch.groups[g].copy_rows = copies[g] + 2 * lanes;
     }
     for (uint32_t l = 0, at = 0; l < lanes; l++) {
         sequence_t *s = spans[l].sequence, *from = forks ? forks[l] : NULL;
@@ -116,7 +125,8 @@ static inline void driver_step(driver_t *d, const span_t *spans, uint32_t lanes,
             uint32_t p = s->done + r;
             tokens[at] = s->tokens[p];
             positions[at] = p;
-            for (uint32_t g = 0; g < groups; g++) slots[g][at] = (int32_t)(s->pages[g][p / d->page_tokens] * d->page_tokens + p % d->page_tokens);
+            for (uint32_t g = 0; g < groups; g++)
+                slots[g][at] = (int32_t)(s->pages[g][p / d->page_tokens] * d->page_tokens + p % d->page_tokens);
             if (logits && logits[l]) logit_rows[logit_count++] = at;
         }
         row_offsets[l + 1] = at;
@@ -124,7 +134,8 @@ static inline void driver_step(driver_t *d, const span_t *spans, uint32_t lanes,
     batch.logit_count = logit_count;
     driver_must(qr_decoder_submit(d->decoder, &batch), "submit");
     int status;
-    while ((status = qr_decoder_advance(d->decoder, 0)) > 0) {}
+    while ((status = qr_decoder_advance(d->decoder, 0)) > 0) {
+    }
     driver_must(status, "advance");
     for (uint32_t l = 0, at = 0; l < lanes; l++) {
         for (uint32_t r = 0; r < spans[l].rows && logits && logits[l]; r++, at++)

@@ -18,7 +18,10 @@
 
 /* ---- files by hand ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct bytes { uint8_t data[4096]; size_t count; } bytes_t;
+typedef struct bytes {
+    uint8_t data[4096];
+    size_t count;
+} bytes_t;
 
 static void put(bytes_t *b, const void *data, size_t count)
 {
@@ -120,17 +123,20 @@ static bytes_t alignment_file(uint32_t type, uint64_t value, uint32_t bytes)
     bytes_t b = header(1, 1);
     put_string(&b, "general.alignment");
     put_number(&b, type, 4);
-    if (type == QR_GGUF_STRING) put_string(&b, "32");
-    else put_number(&b, value, bytes);
+    if (type == QR_GGUF_STRING)
+        put_string(&b, "32");
+    else
+        put_number(&b, value, bytes);
     put_tensor(&b, "t", 1, (uint64_t[]){1}, 0, 0);
     return b;
 }
 
 static void test_MF_03(void **state)
 {
-    static const uint8_t given[90] = {0x47, 0x47, 0x55, 0x46, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0, 0,
-                                      'g', 'e', 'n', 'e', 'r', 'a', 'l', '.', 'a', 'l', 'i', 'g', 'n', 'm', 'e', 'n', 't', 4, 0, 0, 0, 0, 0, 0, 0,
-                                      1, 0, 0, 0, 0, 0, 0, 0, 't', 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    static const uint8_t given[90] = {0x47, 0x47, 0x55, 0x46, 3,   0,   0,   0, 1, 0, 0, 0,   0,   0,   0,   0,   1,   0,   0,   0,   0,
+                                      0,    0,    0,    17,   0,   0,   0,   0, 0, 0, 0, 'g', 'e', 'n', 'e', 'r', 'a', 'l', '.', 'a', 'l',
+                                      'i',  'g',  'n',  'm',  'e', 'n', 't', 4, 0, 0, 0, 0,   0,   0,   0,   1,   0,   0,   0,   0,   0,
+                                      0,    0,    't',  1,    0,   0,   0,   1, 0, 0, 0, 0,   0,   0,   0,   0,   0,   0,   0};
     (void)state;
     refused(given, sizeof given, QR_E_FORMAT, "general.alignment is 0");
     const uint64_t wrong[] = {3, 131072, 2147483648u, 4294967295u};
@@ -221,7 +227,7 @@ static void test_MF_07(void **state)
     refused(bytes, count - 1, QR_E_TRUNCATED, "tensor \"output_norm.weight\" needs");
     refused(bytes, last_offset + last_bytes / 2, QR_E_TRUNCATED, "tensor \"output_norm.weight\" needs");
     refused(bytes, data, QR_E_TRUNCATED, "tensor \"token_embd.weight\" needs");
-    refused(bytes, data - 1, QR_E_TRUNCATED, "tensor"); /* inside the padding, or the header itself */
+    refused(bytes, data - 1, QR_E_TRUNCATED, "tensor");                 /* inside the padding, or the header itself */
     uint8_t *name = memmem(bytes, count, "blk.0.attn_norm.weight", 22); /* the second tensor */
     assert_non_null(name);
     memcpy(name + 22 + 4 + 8 + 4, &(uint64_t){(count - data - 1) / 32 * 32}, 8);
@@ -300,12 +306,24 @@ static void test_header_lies(void **state)
 static void test_tensor_lies(void **state)
 {
     (void)state;
-    const struct { uint32_t dims; uint64_t dim[4]; uint32_t format; uint64_t offset; int code; const char *word; } lies[] = {
-        {0, {0}, 0, 0, QR_E_FORMAT, "0 dimensions"},          {5, {1, 1, 1, 1}, 0, 0, QR_E_FORMAT, "5 dimensions"},
-        {1, {0}, 0, 0, QR_E_FORMAT, "dimension 0 is 0"},      {2, {8, UINT64_MAX}, 0, 0, QR_E_FORMAT, "dimension 1 is"},
-        {1, {8}, 99, 0, QR_E_UNSUPPORTED, "format 99"},       {1, {8}, 4, 0, QR_E_UNSUPPORTED, "format 4"},
-        {1, {33}, 8, 0, QR_E_FORMAT, "multiple"},             {1, {8}, 0, 4, QR_E_FORMAT, "offset 4"},
-        {1, {8}, 0, 1ull << 63, QR_E_TRUNCATED, "needs 32"},  {1, {8}, 0, UINT64_MAX - 31, QR_E_TRUNCATED, "needs 32"},
+    const struct {
+        uint32_t dims;
+        uint64_t dim[4];
+        uint32_t format;
+        uint64_t offset;
+        int code;
+        const char *word;
+    } lies[] = {
+        {0, {0}, 0, 0, QR_E_FORMAT, "0 dimensions"},
+        {5, {1, 1, 1, 1}, 0, 0, QR_E_FORMAT, "5 dimensions"},
+        {1, {0}, 0, 0, QR_E_FORMAT, "dimension 0 is 0"},
+        {2, {8, UINT64_MAX}, 0, 0, QR_E_FORMAT, "dimension 1 is"},
+        {1, {8}, 99, 0, QR_E_UNSUPPORTED, "format 99"},
+        {1, {8}, 4, 0, QR_E_UNSUPPORTED, "format 4"},
+        {1, {33}, 8, 0, QR_E_FORMAT, "multiple"},
+        {1, {8}, 0, 4, QR_E_FORMAT, "offset 4"},
+        {1, {8}, 0, 1ull << 63, QR_E_TRUNCATED, "needs 32"},
+        {1, {8}, 0, UINT64_MAX - 31, QR_E_TRUNCATED, "needs 32"},
     };
     for (size_t i = 0; i < QR_COUNT(lies); i++) {
         bytes_t b = header(1, 0);
@@ -443,9 +461,15 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_MF_01),        cmocka_unit_test(test_MF_03),     cmocka_unit_test(test_MF_05),
-        cmocka_unit_test(test_MF_07),        cmocka_unit_test(test_MF_07_cut_after_open), cmocka_unit_test(test_header_lies),
-        cmocka_unit_test(test_tensor_lies),  cmocka_unit_test(test_lookups),   cmocka_unit_test(test_prefixes_and_damage),
+        cmocka_unit_test(test_MF_01),
+        cmocka_unit_test(test_MF_03),
+        cmocka_unit_test(test_MF_05),
+        cmocka_unit_test(test_MF_07),
+        cmocka_unit_test(test_MF_07_cut_after_open),
+        cmocka_unit_test(test_header_lies),
+        cmocka_unit_test(test_tensor_lies),
+        cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_prefixes_and_damage),
         cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* link: qr_model */
-/* golden_test.c - SmolLM2 teacher-forced against the committed numbers of numpy (tests/oracle/smollm2.golden), on the file $QUIRE_MODEL names.
+/* golden_test.c - SmolLM2 teacher-forced against the committed numbers of numpy (tests/oracle/smollm2.golden), on the file $QUIRE_MODEL
+ * names.
  *
  * Bounds: perplexity within 0.5 % over the first 512 tokens (1.5 % over fewer: int8 noise of single tokens shows), the eight best log
  * probabilities within 0.1 nats in the mean, and another argmax only where the reference's two best are less than 0.5 apart.
@@ -17,7 +18,10 @@
 
 enum { TOKENS_MAX = 2048, TILE = 64, BEST = 8 };
 
-typedef struct golden { float nll, logprobs[BEST]; uint16_t best[BEST]; } golden_t;
+typedef struct golden {
+    float nll, logprobs[BEST];
+    uint16_t best[BEST];
+} golden_t;
 
 static uint32_t tokens[TOKENS_MAX];
 static golden_t golden[TOKENS_MAX];
@@ -44,7 +48,10 @@ static void numbers_read(void)
     fclose(file);
 }
 
-typedef struct sums { double nll, nll_golden, best; uint32_t count, differ; } sums_t;
+typedef struct sums {
+    double nll, nll_golden, best;
+    uint32_t count, differ;
+} sums_t;
 
 static void row_judge(const float *logits, uint32_t vocabulary, uint32_t at, sums_t *sums)
 {
@@ -88,11 +95,13 @@ static void test_smollm2(void **state)
         uint32_t at = s.done;
         span_t span = {&s, qr_min_u32(TILE, count - at)};
         driver_step(&driver, &span, 1, &logits, NULL, NULL);
-        for (uint32_t r = 0; r < span.rows; r++) row_judge(logits + (size_t)r * model->arch.vocabulary, model->arch.vocabulary, at + r, &sums);
+        for (uint32_t r = 0; r < span.rows; r++)
+            row_judge(logits + (size_t)r * model->arch.vocabulary, model->arch.vocabulary, at + r, &sums);
     }
     double ratio = exp((sums.nll - sums.nll_golden) / sums.count);
-    print_message("%u tokens: perplexity %.4f against %.4f (%+.3f %%), best eight differ by %.4f nats, argmax differs %u times\n", sums.count,
-                  exp(sums.nll / sums.count), exp(sums.nll_golden / sums.count), 100 * (ratio - 1), sums.best / sums.count, sums.differ);
+    print_message("%u tokens: perplexity %.4f against %.4f (%+.3f %%), best eight differ by %.4f nats, argmax differs %u times\n",
+                  sums.count, exp(sums.nll / sums.count), exp(sums.nll_golden / sums.count), 100 * (ratio - 1), sums.best / sums.count,
+                  sums.differ);
     assert_true(fabs(ratio - 1) < (count >= 512 ? 0.005 : 0.015));
     assert_true(sums.best / sums.count < 0.1);
     sequence_done(&driver, &s);

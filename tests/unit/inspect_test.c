@@ -1,5 +1,6 @@
 /* link: qr_model */
-/* inspect_test.c - `quire inspect`: what it prints and how it ends. Damaged and unsupported files: one line, exit 2 (MF-01, MF-07 at the command). */
+/* inspect_test.c - `quire inspect`: what it prints and how it ends. Damaged and unsupported files: one line, exit 2 (MF-01, MF-07 at the
+ * command). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +11,10 @@
 #include "model/inspect.h"
 #include "tests/unit/model_file.h"
 
-typedef struct output { int status; char out[65536], err[4096]; } output_t;
+typedef struct output {
+    int status;
+    char out[65536], err[4096];
+} output_t;
 
 static void stream_take(FILE *stream, int saved, const char *path, char *text, size_t room)
 {
@@ -54,8 +58,17 @@ static void test_prints(void **state)
     output_t *o = inspect(2, (char *[]){"inspect", file.path});
     assert_int_equal(o->status, 0);
     assert_string_equal(o->err, "");
-    static const char *const words[] = {"gguf_version          3", "\"llama.block_count\" = 3", "320 x string", "Q8_0", "F32", "whole prefix", "window 32",
-                                        "  architecture=llama", "  variant=cpu-1", "  weights=sha256:", "fingerprint           "};
+    static const char *const words[] = {"gguf_version          3",
+                                        "\"llama.block_count\" = 3",
+                                        "320 x string",
+                                        "Q8_0",
+                                        "F32",
+                                        "whole prefix",
+                                        "window 32",
+                                        "  architecture=llama",
+                                        "  variant=cpu-1",
+                                        "  weights=sha256:",
+                                        "fingerprint           "};
     for (size_t i = 0; i < QR_COUNT(words); i++) {
         if (!strstr(o->out, words[i])) print_error("word %zu is missing\n", i);
         assert_non_null(strstr(o->out, words[i]));
@@ -63,8 +76,9 @@ static void test_prints(void **state)
     o = inspect(3, (char *[]){"inspect", "--json", file.path});
     assert_int_equal(o->status, 0);
     assert_int_equal(lines_of(o->out), 1);
-    static const char *const members[] = {"{\"file\":", "\"gguf_version\":3", "\"formats\":{\"F32\":{\"tensors\":7,", "\"groups\":[{\"window\":0,", "\"fingerprint\":\"",
-                                          "\\nweights=sha256:"};
+    static const char *const members[] = {
+        "{\"file\":",         "\"gguf_version\":3", "\"formats\":{\"F32\":{\"tensors\":7,", "\"groups\":[{\"window\":0,",
+        "\"fingerprint\":\"", "\\nweights=sha256:"};
     for (size_t i = 0; i < QR_COUNT(members); i++) {
         const char *member = strstr(members[i], "\\n") ? "\\u000aweights=sha256:" : members[i];
         if (!strstr(o->out, member)) print_error("member %zu is missing in %s\n", i, o->out);

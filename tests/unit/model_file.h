@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "model/tiny.h"
 
-typedef struct model_file { char path[64]; } model_file_t;
+typedef struct model_file {
+    char path[64];
+} model_file_t;
 
 /* A new empty temporary file; the caller unlinks. */
 static inline model_file_t model_file_new(void)

@@ -97,7 +97,7 @@ static void test_token_kinds(void **state)
     model_file_t file = model_file_save(&writer);
     qr_model_t *m = opened(file.path);
     assert_true(token_is(m, 2, " hi", 3) && token_is(m, 5, "x\n", 2) && token_is(m, 6, "", 0));
-    assert_true(token_is(m, 3, "  user ", 7)); /* literal */
+    assert_true(token_is(m, 3, "  user ", 7));      /* literal */
     assert_true(token_is(m, 4, "\xe2\x82\xac", 3)); /* outside the alphabet: as it stands */
     const uint8_t flags[] = {QR_TOKEN_SPECIAL, QR_TOKEN_SPECIAL | QR_TOKEN_END, QR_TOKEN_END, 0, 0, 0, 0, QR_TOKEN_SPECIAL};
     assert_memory_equal(m->vocabulary.flags, flags, 8);
@@ -248,14 +248,18 @@ static void test_bulk_digest(void **state)
 static void test_rope_steps(void **state)
 {
     (void)state;
-    static const struct { double theta, scale; uint32_t dim; } cases[] = {{1e4, 1, 64}, {1e4, 1, 128}, {5e5, 1, 64}, {5e5, 8, 128}, {1e5, 1, 64}, {1e4, 2.5, 8}, {1e6, 1, 256}, {1e12, 1, 16}};
+    static const struct {
+        double theta, scale;
+        uint32_t dim;
+    } cases[] = {{1e4, 1, 64}, {1e4, 1, 128}, {5e5, 1, 64}, {5e5, 8, 128}, {1e5, 1, 64}, {1e4, 2.5, 8}, {1e6, 1, 256}, {1e12, 1, 16}};
     static const uint32_t positions[] = {0, 1, 2, 100, 4095, 8191, 65537, 131071};
     for (size_t c = 0; c < QR_COUNT(cases); c++) {
         uint64_t steps[128];
         qr_rope_steps(cases[c].theta, cases[c].scale, cases[c].dim, steps);
         for (uint32_t i = 0; i < cases[c].dim / 2; i++)
             for (size_t p = 0; p < QR_COUNT(positions); p++) {
-                long double turn = 2 * acosl(-1), angle = positions[p] * powl((long double)cases[c].theta, -2.0L * i / cases[c].dim) / (long double)cases[c].scale;
+                long double turn = 2 * acosl(-1), angle = positions[p] * powl((long double)cases[c].theta, -2.0L * i / cases[c].dim) /
+                                                          (long double)cases[c].scale;
                 long double phase = (long double)(positions[p] * steps[i]) * 0x1p-64L * turn;
                 assert_true(fabsl(cosl(phase) - cosl(angle)) < 1e-9L && fabsl(sinl(phase) - sinl(angle)) < 1e-9L);
             }
@@ -378,10 +382,10 @@ static void test_progress(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vocabulary),  cmocka_unit_test(test_byte_alphabet), cmocka_unit_test(test_token_kinds),
-        cmocka_unit_test(test_vocabulary_lies), cmocka_unit_test(test_fingerprint), cmocka_unit_test(test_PI_09),
-        cmocka_unit_test(test_bulk_digest), cmocka_unit_test(test_rope_steps),    cmocka_unit_test(test_MF_07),
-        cmocka_unit_test(test_MF_13),       cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_vocabulary),      cmocka_unit_test(test_byte_alphabet), cmocka_unit_test(test_token_kinds),
+        cmocka_unit_test(test_vocabulary_lies), cmocka_unit_test(test_fingerprint),   cmocka_unit_test(test_PI_09),
+        cmocka_unit_test(test_bulk_digest),     cmocka_unit_test(test_rope_steps),    cmocka_unit_test(test_MF_07),
+        cmocka_unit_test(test_MF_13),           cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* link: qr_model */
-/* oracle_test.c - the contiguous decoder against numpy over weights that the gguf package dequantised (tests/oracle/tiny.py), and its manners.
+/* oracle_test.c - the contiguous decoder against numpy over weights that the gguf package dequantised (tests/oracle/tiny.py), and its
+ * manners.
  *
  *   test_oracle_test --write DIR    writes the models whose numbers oracle_vectors.h holds */
 #include <math.h>
@@ -23,7 +24,7 @@ static void shape_make(uint32_t index, qr_tiny_config_t *c)
     c->seed = 900 + index;
     c->format = c->head_format = formats[index % 6];
     c->tied = index % 2 == 0;
-    if (index == 6) c->layers = 4, c->window[1] = 7, c->window[2] = 33; /* sliding windows */
+    if (index == 6) c->layers = 4, c->window[1] = 7, c->window[2] = 33;                      /* sliding windows */
     if (index == 7) c->kv_heads = 1, c->dim = 32, c->rope_scale = 3, c->rope_theta = 250000; /* other heads and rotation */
     qr_tiny_config_fit(c);
 }

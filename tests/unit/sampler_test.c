@@ -50,7 +50,11 @@ static float plain_exp2n(float x)
     for (int i = 1; i < 7; i++) p = fmaf(p, f, c[i]);
     return ldexpf(p, (int)n);
 }
-typedef struct plain { float value; uint32_t id; uint64_t weight; } plain_t;
+typedef struct plain {
+    float value;
+    uint32_t id;
+    uint64_t weight;
+} plain_t;
 static int plain_order(const void *a, const void *b)
 {
     const plain_t *x = a, *y = b;
@@ -96,7 +100,8 @@ static void test_against_full_sort(void **state)
     qr_prng_t prng;
     qr_prng_init(&prng, 4711);
     for (uint32_t run = 0; run < 3000; run++) {
-        static const float temperatures[] = {0.05f, 0.5f, 1.0f, 1.0f, 2.0f, 10.0f}, heads[] = {1, 1, 0.3f, 0.95f, 0.9999f}, floors[] = {0, 0, 0.0001f, 0.1f, 1};
+        static const float temperatures[] = {0.05f, 0.5f, 1.0f, 1.0f, 2.0f, 10.0f}, heads[] = {1, 1, 0.3f, 0.95f, 0.9999f},
+                           floors[] = {0, 0, 0.0001f, 0.1f, 1};
         uint32_t count = 1 + (uint32_t)qr_prng_below(&prng, run % 50 ? 300 : 8000);
         float wide = (float)(1 << qr_prng_below(&prng, 7)) / 2; /* flat to steep: flat ones fall behind the head */
         for (uint32_t i = 0; i < count; i++) {

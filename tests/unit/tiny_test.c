@@ -54,7 +54,8 @@ static void test_encoders(void **state)
             qr_tiny_row_encode(formats[f], values, 512, row);
             qr_format_row_decode(formats[f], row, 512, back);
             for (uint32_t i = 0; i < 512; i++) {
-                if (fabs((double)values[i] - (double)back[i]) > bounds[f]) print_error("format %u: %g became %g\n", formats[f], (double)values[i], (double)back[i]);
+                if (fabs((double)values[i] - (double)back[i]) > bounds[f])
+                    print_error("format %u: %g became %g\n", formats[f], (double)values[i], (double)back[i]);
                 assert_true(fabs((double)values[i] - (double)back[i]) <= bounds[f]);
             }
         }
@@ -104,14 +105,15 @@ static void test_merges(void **state)
         assert_true(token.bytes == left + right && memcmp(token.data, joined, token.bytes) == 0);
     }
     for (uint32_t a = 0; a < 1000; a++) /* no text stands twice */
-        for (uint32_t b = a + 1; b < 1000; b++) assert_false(texts[a].bytes == texts[b].bytes && memcmp(texts[a].data, texts[b].data, texts[a].bytes) == 0);
+        for (uint32_t b = a + 1; b < 1000; b++)
+            assert_false(texts[a].bytes == texts[b].bytes && memcmp(texts[a].data, texts[b].data, texts[a].bytes) == 0);
     qr_gguf_close(&gguf);
     unlink(file.path);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_seed_same_bytes), cmocka_unit_test(test_encoders), cmocka_unit_test(test_widths),
-                                       cmocka_unit_test(test_merges)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_seed_same_bytes), cmocka_unit_test(test_encoders),
+                                       cmocka_unit_test(test_widths), cmocka_unit_test(test_merges)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
