@@ -14,6 +14,7 @@
 #include "model/pretokenize.h"
 #include "model/refuse.h"
 #include "model/template.h"
+#include "model/vocabulary.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,30 +106,6 @@ static uint64_t hash_bytes(const uint8_t *bytes, size_t count)
     return mix(hash ^ word);
 }
 
-/* The alphabet: bytes that print in Latin-1 stand for themselves, the others for U+0100 upwards in their order. */
-static void make_alphabet(int16_t to_byte[512])
-{
-    int next = 256;
-    for (int i = 0; i < 512; i++) to_byte[i] = -1;
-    for (int byte = 0; byte < 256; byte++) {
-        bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
-        to_byte[prints ? byte : next++] = (int16_t)byte;
-    }
-}
-/* Undoes the alphabet into to (at least as long); -1 when a character is outside it. */
-static int64_t from_alphabet(const int16_t to_byte[512], const char *data, uint64_t bytes, uint8_t *to)
-{
-    const uint8_t *t = (const uint8_t *)data;
-    int64_t count = 0;
-    for (uint64_t i = 0; i < bytes;) {
-        uint32_t length, code = qr_utf8_read(t + i, &length);
-        if (code >= 512 || to_byte[code] < 0) return -1;
-        to[count++] = (uint8_t)to_byte[code];
-        i += length;
-    }
-    return count;
-}
-
 static uint32_t find_token(const qr_tokenizer_t *t, const uint8_t *bytes, size_t count)
 {
     for (uint64_t at = hash_bytes(bytes, count) & t->id_mask;; at = (at + 1) & t->id_mask) {
@@ -158,8 +135,6 @@ static bool is_plain(uint8_t type) { return type == QR_TOKEN_TYPE_NORMAL || type
 /* Raw bytes of all tokens and the table over ordinary ones. The first of equal tokens counts. */
 static int read_tokens(qr_tokenizer_t *t, const qr_tokenizer_tables_t *tables, char *message, size_t message_bytes)
 {
-    int16_t to_byte[512];
-    make_alphabet(to_byte);
     uint64_t all = 0;
     for (uint32_t i = 0; i < tables->count; i++) {
         if (!qr_utf8_valid(tables->texts[i].data, tables->texts[i].bytes)) {
@@ -182,7 +157,7 @@ static int read_tokens(qr_tokenizer_t *t, const qr_tokenizer_tables_t *tables, c
     for (uint32_t i = 0; i < tables->count; i++) {
         const qr_token_text_t *text = &tables->texts[i];
         t->offsets[i] = used;
-        int64_t raw = is_plain(tables->types[i]) ? from_alphabet(to_byte, text->data, text->bytes, t->arena + used) : -1;
+        int64_t raw = is_plain(tables->types[i]) ? qr_alphabet_undo(text->data, text->bytes, t->arena + used) : -1;
         bool ordinary = raw > 0;
         if (raw < 0) {
             qr_copy(t->arena + used, text->data, text->bytes);
@@ -203,15 +178,15 @@ static int read_tokens(qr_tokenizer_t *t, const qr_tokenizer_tables_t *tables, c
 }
 
 /* One "left right": ids of both and of what they join to, false if a part is unknown. */
-static bool read_merge(const qr_tokenizer_t *t, const int16_t to_byte[512], const qr_token_text_t *merge, uint8_t *scratch, uint32_t ids[3])
+static bool read_merge(const qr_tokenizer_t *t, const qr_token_text_t *merge, uint8_t *scratch, uint32_t ids[3])
 {
     if (merge->bytes < 3 || !qr_utf8_valid(merge->data, merge->bytes)) return false;
     const char *space = memchr(merge->data + 1, ' ', merge->bytes - 1); /* the alphabet has no blank */
     if (!space) return false;
     uint64_t first = (uint64_t)(space - merge->data);
-    int64_t left = from_alphabet(to_byte, merge->data, first, scratch);
+    int64_t left = qr_alphabet_undo(merge->data, first, scratch);
     if (left <= 0) return false;
-    int64_t right = from_alphabet(to_byte, space + 1, merge->bytes - first - 1, scratch + left);
+    int64_t right = qr_alphabet_undo(space + 1, merge->bytes - first - 1, scratch + left);
     if (right <= 0) return false;
     ids[0] = find_token(t, scratch, (size_t)left);
     ids[1] = find_token(t, scratch + left, (size_t)right);
@@ -221,8 +196,6 @@ static bool read_merge(const qr_tokenizer_t *t, const int16_t to_byte[512], cons
 
 static int read_merges(qr_tokenizer_t *t, const qr_tokenizer_tables_t *tables, char *message, size_t message_bytes)
 {
-    int16_t to_byte[512];
-    make_alphabet(to_byte);
     uint64_t longest = 0;
     for (uint32_t i = 0; i < tables->merge_count; i++) longest = qr_max_u64(longest, tables->merges[i].bytes);
     uint8_t *scratch = malloc(longest + 1);
@@ -232,7 +205,7 @@ static int read_merges(qr_tokenizer_t *t, const qr_tokenizer_tables_t *tables, c
     for (uint64_t i = 0; !error && i <= t->pair_mask; i++) t->pairs[i] = (pair_slot_t){UINT64_MAX, QR_TOKEN_NONE, 0};
     for (uint32_t i = 0; !error && i < tables->merge_count; i++) {
         uint32_t ids[3];
-        if (!read_merge(t, to_byte, &tables->merges[i], scratch, ids)) {
+        if (!read_merge(t, &tables->merges[i], scratch, ids)) {
             snprintf(message, message_bytes, "%s: tokenizer.ggml.merges: merge %u does not join two tokens to a token", tables->name, i);
             error = -QR_E_FORMAT;
             break;

@@ -20,20 +20,17 @@ enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_UNUSED = 5 };
 
 static bool byte_prints(uint32_t byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173); }
 
+/* The 68 bytes that do not print, in order: 0 to 32, 127 to 160, 173. */
 uint32_t qr_character_of_byte(uint8_t byte)
 {
     if (byte_prints(byte)) return byte;
-    uint32_t before = 0;
-    for (uint32_t b = 0; b < byte; b++) before += !byte_prints(b);
-    return 256 + before;
+    return byte < 33 ? 256u + byte : byte < 161 ? 256u + 33 + byte - 127 : 256u + 67;
 }
 int qr_byte_of_character(uint32_t character)
 {
     if (character < 256) return byte_prints(character) ? (int)character : -1;
-    uint32_t left = character - 256;
-    for (uint32_t b = 0; b < 256; b++)
-        if (!byte_prints(b) && left-- == 0) return (int)b;
-    return -1;
+    int place = (int)qr_min_u32(character - 256, 68);
+    return place < 33 ? place : place < 67 ? place - 33 + 127 : place == 67 ? 173 : -1;
 }
 
 /* One character of UTF-8; anything malformed is one byte with character UINT32_MAX. Only two-byte forms matter to the alphabet. */
@@ -45,18 +42,13 @@ static uint32_t character_next(const uint8_t *s, uint64_t count, uint64_t *at)
     return (uint32_t)(lead & 31) << 6 | (s[(*at)++] & 63);
 }
 
-/* Writes the bytes of a normal token; a text outside the alphabet stays as it is. Never longer than the text. */
-static uint32_t token_decode(qr_gguf_string_t text, const int16_t alphabet[512], uint8_t *bytes)
+int64_t qr_alphabet_undo(const char *text, uint64_t text_bytes, uint8_t *ret_bytes)
 {
-    const uint8_t *s = (const uint8_t *)text.data;
-    uint32_t count = 0;
-    for (uint64_t at = 0; at < text.bytes;) {
-        uint32_t character = character_next(s, text.bytes, &at);
-        if (character >= 512 || alphabet[character] < 0) {
-            memcpy(bytes, s, text.bytes);
-            return (uint32_t)text.bytes;
-        }
-        bytes[count++] = (uint8_t)alphabet[character];
+    int64_t count = 0;
+    for (uint64_t at = 0; at < text_bytes;) {
+        int byte = qr_byte_of_character(character_next((const uint8_t *)text, text_bytes, &at));
+        if (byte < 0) return -1;
+        ret_bytes[count++] = (uint8_t)byte;
     }
     return count;
 }
@@ -147,20 +139,15 @@ int qr_vocabulary_read(qr_model_t *model, char *message, size_t message_bytes)
     uint8_t *bytes = malloc(tokens->bytes), *flags = calloc(count, 1); /* tokens->bytes >= the texts, each has a length before it */
     model->vocabulary = (qr_vocabulary_t){.count = count, .offsets = offsets, .bytes = bytes, .flags = flags};
     if (!offsets || !bytes || !flags) return REFUSE(model, QR_E_MEMORY, "%u tokens", count);
-    int16_t alphabet[512];
-    for (uint32_t c = 0; c < QR_COUNT(alphabet); c++) alphabet[c] = (int16_t)qr_byte_of_character(c);
     qr_gguf_string_t text;
     uint32_t used = 0;
     uint64_t cursor = 0;
     for (uint32_t t = 0; qr_gguf_string_next(tokens, &cursor, &text); t++) {
         uint64_t type = token_types ? qr_gguf_element_u64(token_types, t) : TYPE_NORMAL;
         offsets[t] = used;
-        if (type == TYPE_NORMAL) {
-            used += token_decode(text, alphabet, bytes + used);
-        } else {
-            memcpy(bytes + used, text.data, text.bytes);
-            used += (uint32_t)text.bytes;
-        }
+        int64_t raw = type == TYPE_NORMAL ? qr_alphabet_undo(text.data, text.bytes, bytes + used) : -1;
+        if (raw < 0) memcpy(bytes + used, text.data, text.bytes); /* a text outside the alphabet stays as it is */
+        used += raw < 0 ? (uint32_t)text.bytes : (uint32_t)raw;
         if (type == TYPE_CONTROL || (type == TYPE_UNKNOWN && !QR_MUTANT(411)) || type == TYPE_UNUSED) flags[t] = QR_TOKEN_SPECIAL;
         if (type == TYPE_CONTROL && text_ends(text)) end_add(model, flags, t);
     }

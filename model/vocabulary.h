@@ -9,6 +9,9 @@
  * others are U+0100 and up in order; the table of the GPT-2 encoder.) */
 int qr_byte_of_character(uint32_t character);
 uint32_t qr_character_of_byte(uint8_t byte);
+/* Writes the bytes that a text stands for, at most text_bytes, and returns how many; -1 when a character is outside the alphabet or
+ * malformed: what was written means nothing then. */
+int64_t qr_alphabet_undo(const char *text, uint64_t text_bytes, uint8_t *ret_bytes);
 
 /* Fills vocabulary, end tokens, bos_token and add_bos of a model whose file and arch are set. The tables are the model's. 0 or -QR_E_*. */
 int qr_vocabulary_read(qr_model_t *model, char *message, size_t message_bytes);

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "base/utf8.h"
+
 void qr_http_answer_init(qr_http_answer_t *answer, const qr_http_request_t *request, const char *model, const qr_hash_t *fingerprint,
                          uint64_t id, uint64_t created_s)
 {
@@ -78,25 +80,11 @@ static qr_bytes_t token_bytes(const qr_vocabulary_t *v, uint32_t token)
     return (qr_bytes_t){v->bytes + v->offsets[token], v->offsets[token + 1] - v->offsets[token]};
 }
 
-static bool is_whole(qr_bytes_t bytes)
-{
-    size_t at = 0;
-    while (at < bytes.count) {
-        uint8_t lead = bytes.data[at];
-        size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-        if (length == 0 || length > bytes.count - at) return false;
-        for (size_t i = 1; i < length; i++)
-            if ((bytes.data[at + i] & 0xC0) != 0x80) return false;
-        at += length;
-    }
-    return true;
-}
-
 /* A token as a JSON string; one that is part of a character as bytes:\xf0\x9f. */
 static void put_token(qr_bytes_t bytes, qr_http_buffer_t *out)
 {
     qr_http_put(out, "\"");
-    if (is_whole(bytes)) {
+    if (qr_utf8_valid(bytes.data, bytes.count)) {
         qr_http_put_escaped(out, bytes.data, bytes.count);
     } else {
         qr_http_put(out, "bytes:");

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/mutant.h"
+#include "base/utf8.h"
 
 enum { ERROR_SHOWN_BYTES = 60, TEMPERATURE_MAX = 100, LOGPROBS_MAX = 5 };
 
@@ -78,20 +79,6 @@ void qr_http_put_float(qr_http_buffer_t *buffer, uint32_t bits)
     qr_http_put(buffer, digits);
 }
 
-/* Bytes of the well-formed character at t (RFC 3629), 0 if there is none. */
-static size_t character_bytes(const uint8_t *t, size_t room)
-{
-    if (t[0] < 0x80) return 1;
-    if (t[0] < 0xC2 || t[0] > 0xF4) return 0;
-    size_t bytes = t[0] < 0xE0 ? 2 : t[0] < 0xF0 ? 3 : 4;
-    if (bytes > room) return 0;
-    for (size_t i = 1; i < bytes; i++)
-        if ((t[i] & 0xC0) != 0x80) return 0;
-    if ((t[0] == 0xE0 && t[1] < 0xA0) || (t[0] == 0xED && t[1] > 0x9F) || (t[0] == 0xF0 && t[1] < 0x90) || (t[0] == 0xF4 && t[1] > 0x8F))
-        return 0;
-    return bytes;
-}
-
 static void put_control(qr_http_buffer_t *buffer, uint8_t byte)
 {
     static const char hex[] = "0123456789abcdef";
@@ -115,7 +102,7 @@ void qr_http_put_escaped(qr_http_buffer_t *buffer, const void *bytes, size_t cou
             at++;
             continue;
         }
-        size_t length = character_bytes(t + at, count - at);
+        size_t length = qr_utf8_character(t + at, count - at);
         if (length > 1) {
             at += length;
             continue;
@@ -138,7 +125,7 @@ static void copy_shown(char *to, size_t to_bytes, const void *bytes, size_t coun
     const uint8_t *t = bytes;
     size_t used = 0;
     for (size_t at = 0; at < count;) {
-        size_t length = character_bytes(t + at, count - at);
+        size_t length = qr_utf8_character(t + at, count - at);
         bool shown = length > 1 || (length == 1 && t[at] >= 0x20 && t[at] != 0x7F);
         size_t step = length ? length : 1;
         if (used + (shown ? step : 1) >= to_bytes) break;
@@ -460,6 +447,7 @@ static int on_prompt(parse_t *p, const char *name, const json_t *value)
 static int add_text(parse_t *p, const char *text, size_t bytes)
 {
     qr_http_request_t *r = p->request;
+    if (bytes == 0) return 0;
     if (bytes > p->text_capacity - r->text_bytes) {
         size_t capacity = qr_max_u64(r->text_bytes + bytes, 2 * p->text_capacity + 256);
         uint8_t *grown = realloc(r->text, capacity);

@@ -155,25 +155,26 @@ static void test_parse(void **state)
 static void test_split_character(void **state)
 {
     (void)state;
-    static const uint32_t offsets[] = {0, 1, 4, 5, 7};
-    static const uint8_t bytes[] = "I\xF0\x9F\x98\x81<>", flags[] = {0, 0, 0, QR_TOKEN_SPECIAL};
-    const qr_vocabulary_t v = {4, 0, offsets, bytes, flags};
-    const uint32_t tokens[] = {0, 1, 2, 3}, bits[] = {0, 0xbf800000u, 0x80000000u, 0x7f800000u};
+    static const uint32_t offsets[] = {0, 1, 4, 5, 7, 10};
+    static const uint8_t bytes[] = "I\xF0\x9F\x98\x81<>\xED\xA0\x80", flags[] = {0, 0, 0, QR_TOKEN_SPECIAL, 0};
+    const qr_vocabulary_t v = {5, 0, offsets, bytes, flags};
+    const uint32_t tokens[] = {0, 1, 2, 3, 4}, bits[] = {0, 0xbf800000u, 0x80000000u, 0x7f800000u, 0};
     qr_http_request_t request = {.logprobs = true};
     qr_http_answer_t a;
     qr_hash_t none = {0};
     qr_http_buffer_t out = {0};
     qr_http_answer_init(&a, &request, "m", &none, 1, 2);
     qr_http_answer_delta(&a, &v, (qr_bytes_t){bytes, 1}, tokens, bits, 2, &out);
-    qr_http_answer_delta(&a, &v, (qr_bytes_t){bytes + 1, 4}, tokens + 2, bits + 2, 2, &out);
+    qr_http_answer_delta(&a, &v, (qr_bytes_t){bytes + 1, 4}, tokens + 2, bits + 2, 3, &out);
     assert_int_equal(out.count, 0);
-    qr_request_finished_t finished = {.finish = QR_FINISH_STOP, .completion_tokens = 4};
+    qr_request_finished_t finished = {.finish = QR_FINISH_STOP, .completion_tokens = 5};
     qr_http_answer_finish(&a, &v, &finished, &out);
     json_t *root = json_loads(text_of(&out), 0, NULL);
     assert_non_null(root);
     const json_t *one = json_array_get(json_object_get(root, "choices"), 0), *l = json_object_get(one, "logprobs");
     assert_string_equal(json_string_value(json_object_get(one, "text")), "I\xF0\x9F\x98\x81");
     assert_string_equal(json_string_value(json_array_get(json_object_get(l, "tokens"), 1)), "bytes:\\xf0\\x9f\\x98");
+    assert_string_equal(json_string_value(json_array_get(json_object_get(l, "tokens"), 4)), "bytes:\\xed\\xa0\\x80"); /* a surrogate */
     assert_true(json_is_null(json_array_get(json_object_get(l, "token_logprobs"), 3)));
     assert_int_equal(json_integer_value(json_array_get(json_object_get(l, "text_offset"), 1)), 1);
     assert_int_equal(json_integer_value(json_array_get(json_object_get(l, "text_offset"), 3)), 2);
