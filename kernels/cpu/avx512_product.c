@@ -7,8 +7,8 @@
 enum {
     ROWS_MAX = 6,
     ROWS_MAX_Q6_K = 4,
-    PREFETCH_LEAST = 4096,
-    PREFETCH_MOST = 16384,
+    PREFETCH_LEAST = 12288,
+    PREFETCH_MOST = 24576,
     COLD_ROWS = 16,
     APART_ROWS = 24,
     APART_BLOCKS = 96 /* 3072 columns: 96 KiB on the stack */
