@@ -51,7 +51,7 @@ S9() {
   tests/fuzz/run.sh 60
 }
 S10() { tests/house/purity.sh && program test_tap && program test_edges.Generate; }
-S11() { program test_reuse && $folder/bench_decode --model "$QUIRE_MODEL" --tiles; }
+S11() { program test_reuse && python3 tests/bench/tiles.py $folder/quire "$QUIRE_MODEL"; }
 S12() { tests/mutants/run.sh; }
 
 parts=(S1 S2 S3 S4 S5 S6 S7 S8 S9 S10 S11 S12)
