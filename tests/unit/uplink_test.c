@@ -142,10 +142,10 @@ static qr_mesh_counts_t counts_of(const qr_mesh_t *mesh)
     return counts;
 }
 
-/* Waits for a condition on a node's counts, at most 5 s. */
+/* Waits for a condition on a node's counts, at most 10 s. */
 #define UNTIL(condition)                                                                                                                   \
     do {                                                                                                                                   \
-        uint64_t end = qr_clock_us() + 30000000;                                                                                            \
+        uint64_t end = qr_clock_us() + 10000000;                                                                                            \
         while (!(condition) && qr_clock_us() < end) usleep(2000);                                                                          \
         assert_true(condition);                                                                                                            \
     } while (0)
