@@ -452,7 +452,7 @@ static void receive(qr_host_t *host, zmq_msg_t *frame)
     } else if (cell->stopped) {
         bump(&host->counts.dropped_stale);
     } else if (!cell->started && head.type != QR_MESSAGE_start && head.type != QR_MESSAGE_stop && head.type != QR_MESSAGE_drain) {
-        if (!QR_MUTANT(311)) hold(host, cell, qr_address_node(head.from) != host->config.directory->node, bytes, count);
+        hold(host, cell, qr_address_node(head.from) != host->config.directory->node, bytes, count);
     } else {
         deliver(host, cell, bytes, count);
     }

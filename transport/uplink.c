@@ -476,7 +476,7 @@ static bool lists(const qr_uplink_t *uplink, const peer_t *peer, uint64_t addres
 static const char *import_refusal(qr_uplink_t *uplink, const peer_t *peer, const qr_message_t *message)
 {
     const qr_schema_t *row = qr_schema_find(message->type);
-    if (row->scope != QR_SCOPE_NODE && !QR_MUTANT(308)) return "sent a message that may not leave its node";
+    if (row->scope != QR_SCOPE_NODE) return "sent a message that may not leave its node";
     if (qr_address_node(message->from) != peer->id) return "sent a message in the name of another node";
     if (qr_address_node(message->to) != own_node(uplink)->id) return "sent a message for another node";
     if (!lists(uplink, peer, message->from)) return "sent a message in the name of an actor it does not have";
