@@ -63,6 +63,7 @@ typedef struct stand {
     uint32_t probe_reason, step_us, batch_tokens, busy_over;
     bool probe_silent, metrics_silent;
     uint64_t metrics_add;
+    uint32_t client_timeout_ms; /* taken over in the next turn, 0 again one turn later */
     /* what the script saw */
     uint32_t submits, cancels, open_most, open_now, drops, probes;
     uint32_t last_cancel_reason;
@@ -309,6 +310,10 @@ static void *stand_run(void *context)
         if (s->draining) stand_say(s, now, STAND_MESH, drain, &(qr_drain_t){.budget_us = 2000000});
         if (s->probe_late) stand_say(s, now, STAND_GATEWAY, probe_done, &(qr_probe_done_t){.probe_id = s->probes});
         s->stopping = s->draining = s->probe_late = false;
+        if (s->client_timeout_ms == s->given.params.client_timeout_ms)
+            s->client_timeout_ms = 0;
+        else if (s->client_timeout_ms)
+            s->given.params.client_timeout_ms = s->client_timeout_ms;
         if (now >= next_step) {
             stand_step(s, now);
             next_step = now + s->step_us;
@@ -474,13 +479,21 @@ static reply_t client_read(int fd)
     return r;
 }
 
-static reply_t client_ask_raw(const stand_t *s, const void *bytes, size_t count)
+/* The reply, and after it everything the script wrote before it (a socket orders nothing for the reader of memory). */
+static reply_t client_finish(stand_t *s, int fd)
+{
+    reply_t r = client_read(fd);
+    close(fd);
+    pthread_mutex_lock(&s->lock);
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+static reply_t client_ask_raw(stand_t *s, const void *bytes, size_t count)
 {
     int fd = client_connect(s);
     (void)client_send(fd, bytes, count);
-    reply_t r = client_read(fd);
-    close(fd);
-    return r;
+    return client_finish(s, fd);
 }
 static int client_open_post(const stand_t *s, const char *path, const char *body)
 {
@@ -493,14 +506,8 @@ static int client_open_post(const stand_t *s, const char *path, const char *body
     client_send(fd, body, strlen(body));
     return fd;
 }
-static reply_t client_post(const stand_t *s, const char *path, const char *body)
-{
-    int fd = client_open_post(s, path, body);
-    reply_t r = client_read(fd);
-    close(fd);
-    return r;
-}
-static reply_t client_get(const stand_t *s, const char *path)
+static reply_t client_post(stand_t *s, const char *path, const char *body) { return client_finish(s, client_open_post(s, path, body)); }
+static reply_t client_get(stand_t *s, const char *path)
 {
     char head[512];
     int n = snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);

@@ -914,7 +914,8 @@ static void test_finished_stream_expires(void **state)
     s->given.params.stream_bytes = 3000;
     assert_true(stand_start(s));
     shrink_listener(s);
-    s->given.params.client_timeout_ms = 300; /* libmicrohttpd keeps its minute */
+    stand_set(s, client_timeout_ms, 300); /* libmicrohttpd keeps its minute */
+    while (stand_get(s, &s->client_timeout_ms)) usleep(1000);
     stand_set(s, step_us, 5000); /* slow enough for its thread: only the full socket makes events wait */
     int fd = client_open_post(s, "/v1/completions", "{\"prompt\":\"FLOOD\",\"stream\":true}");
     assert_true(stand_wait(s, &s->cancels, 1, 20000));
@@ -1131,11 +1132,13 @@ int main(void)
         cmocka_unit_test(test_restarted_counter),
         WITH_STAND(test_cache_drop),
         WITH_STAND(test_client_leaves),
-        cmocka_unit_test(test_slow_client), cmocka_unit_test(test_finished_stream_expires),
+        cmocka_unit_test(test_slow_client),
+        cmocka_unit_test(test_finished_stream_expires),
         WITH_STAND(test_failures),
         WITH_STAND(test_SC_05),
         WITH_STAND(test_port_in_use),
-        cmocka_unit_test(test_drain_and_stop), cmocka_unit_test(test_stop_refuses_all),
+        cmocka_unit_test(test_drain_and_stop),
+        cmocka_unit_test(test_stop_refuses_all),
         cmocka_unit_test(test_stop_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
