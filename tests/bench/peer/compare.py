@@ -1,13 +1,13 @@
 """Runs Quire and llama.cpp in turns and prints medians, spreads and ratios. Exit 1: a row where Quire is slower, or eight streams give
 less than 2.5 times one stream. A row whose peer is below 75 % of the known figure of a reference machine is void (only said there).
-usage: compare.py QUIRE MODEL TURNS"""
+usage: compare.py QUIRE TURNS MODEL..."""
 import json
 import os
 import statistics
 import subprocess
 import sys
 
-QUIRE, MODEL, TURNS = sys.argv[1], sys.argv[2], int(sys.argv[3])
+QUIRE, TURNS, MODELS = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 HERE = os.path.dirname(os.path.abspath(__file__))
 THREADS = os.cpu_count()
 DECODE = 64
@@ -15,29 +15,30 @@ DECODE = 64
 KNOWN = {"prefill_512": 674, "decode_16": 89, "decode_long": 36}
 
 
-def quire():
-    words = [QUIRE, "bench", "--model", MODEL, "--threads", str(THREADS), "--repeats", "1", "--decode", str(DECODE), "--json"]
+def quire(model):
+    words = [QUIRE, "bench", "--model", model, "--threads", str(THREADS), "--repeats", "1", "--decode", str(DECODE), "--json"]
     out = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout)
     rows = out["rows"]
     return {name: rate for name, rate in zip(("prefill_512", "decode_16", "decode_long", "streams_8"), (r["tokens_per_s"] for r in rows))}
 
 
-def peer():
-    words = [sys.executable, os.path.join(HERE, "llama.py"), MODEL, str(THREADS), str(DECODE)]
+def peer(model):
+    words = [sys.executable, os.path.join(HERE, "llama.py"), model, str(THREADS), str(DECODE)]
     return json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout)
 
 
-def main():
+def compare(model):
+    """Prints the rows of one file. True: Quire was slower in one, or eight streams give too little."""
     ours, theirs, info = {}, {}, None
     for turn in range(TURNS):
-        for name, rate in quire().items():
+        for name, rate in quire(model).items():
             ours.setdefault(name, []).append(rate)
-        answer = peer()
+        answer = peer(model)
         info = info or f"llama-cpp-python {answer['version']}: {answer['info']}"
         for name, rate in answer["rates"].items():
             theirs.setdefault(name, []).append(rate)
-        print(f"turn {turn + 1} of {TURNS}", file=sys.stderr)
-    print(info)
+        print(f"{os.path.basename(model)}: turn {turn + 1} of {TURNS}", file=sys.stderr)
+    print(f"{os.path.basename(model)}; peer {info}")
     print(f"{THREADS} threads, {TURNS} turns each, load {os.getloadavg()[0]:.1f}; tokens/s, median (least - most)")
     bad = False
     for name in ours:
@@ -49,7 +50,7 @@ def main():
         bad |= ratio < 1
     gain = statistics.median(x / y for x, y in zip(ours["streams_8"], ours["decode_16"]))
     print(f"eight streams give {gain:.2f} times one stream")
-    sys.exit(1 if bad or gain < 2.5 else 0)
+    return bad or gain < 2.5
 
 
-main()
+sys.exit(1 if any([compare(model) for model in MODELS]) else 0)
