@@ -264,7 +264,8 @@ typedef struct generate_options {
     char *text;
     uint32_t *tokens;
     const char *stops[QR_STOPS_MAX];
-    bool json, contiguous;
+    bool json, contiguous, chat;
+    uint32_t inputs; /* how many of --prompt, --prompt-file, --tokens were given */
 } generate_options_t;
 
 static const char generate_help[] =
@@ -272,7 +273,7 @@ static const char generate_help[] =
     "  --chat              the prompt is a user's message, rendered by the model's chat template\n"
     "  --max-tokens N      most tokens to draw (default: what the context holds, at most 1024)\n"
     "  --temperature T     0: the most likely token each time (default 0)\n"
-    "  --top-p P  --top-k K  --min-p P  --seed S  --stop TEXT  --ignore-eos  as in the API\n"
+    "  --top-p P  --min-p P  0 to 1; --top-k K (0: off); --seed S; --stop TEXT (up to 16); --ignore-eos\n"
     "  --contiguous        use the independent contiguous decoder instead of pages (slow; greedy only)\n"
     "  --json              one JSON object: text, prompt_tokens, completion_tokens, finish_reason, cached_tokens, timings\n";
 
@@ -302,16 +303,18 @@ static int read_tokens(const char *word, generate_options_t *o)
 {
     size_t most = 1;
     for (const char *c = word; *c; c++) most += *c == ',';
+    free(o->tokens);
     o->tokens = malloc(most * sizeof *o->tokens);
     uint32_t count = 0;
     while (o->tokens && *word) {
         char *end;
         errno = 0;
         unsigned long value = strtoul(word, &end, 10);
-        if (*word < '0' || *word > '9' || (*end && *end != ',') || errno || value > UINT32_MAX) return fail("--tokens", "needs token ids separated by commas"), -1;
+        if (*word < '0' || *word > '9' || (*end && (*end != ',' || !end[1])) || errno || value > UINT32_MAX) return fail("--tokens", "needs token ids separated by commas"), -1;
         o->tokens[count++] = (uint32_t)value;
         word = *end ? end + 1 : end;
     }
+    if (!count) return fail("--tokens", "needs token ids separated by commas"), -1;
     o->ask.kind = QR_INPUT_TOKENS, o->ask.tokens = o->tokens, o->ask.token_count = count;
     return 0;
 }
@@ -339,33 +342,52 @@ static int generate_flag(generate_options_t *o, const char *word)
 {
     if (!strcmp(word, "--json")) return o->json = true, 1;
     if (!strcmp(word, "--contiguous")) return o->contiguous = true, 1;
+    if (!strcmp(word, "--chat")) return o->chat = true, 1;
     if (!strcmp(word, "--ignore-eos")) return o->ask.ignore_eos = true, 1;
     return 0;
 }
 static int generate_own(void *context, int words, char **word)
 {
     generate_options_t *o = context;
-    static bool chat;
     double value;
     int took = generate_flag(o, word[0]);
-    if (!strcmp(word[0], "--chat")) chat = true, took = 1;
     if (!took && words >= 2) {
         const char *name = word[0], *next = word[1];
         took = 2;
+        o->inputs += !strcmp(name, "--prompt") || !strcmp(name, "--prompt-file") || !strcmp(name, "--tokens");
         if (!strcmp(name, "--prompt")) o->ask.kind = QR_INPUT_TEXT, o->ask.text = next, o->ask.text_bytes = strlen(next);
         else if (!strcmp(name, "--prompt-file")) took = read_file(next, o) ? -1 : 2;
         else if (!strcmp(name, "--tokens")) took = read_tokens(next, o) ? -1 : 2;
         else if (!strcmp(name, "--seed")) took = read_seed(next, &o->ask.seed) ? -1 : 2, o->ask.seed_given = true;
         else if (!strcmp(name, "--max-tokens")) took = read_number(name, next, 1, QR_CONTEXT_MAX, &value) ? -1 : (o->ask.max_tokens = (uint32_t)value, 2);
-        else if (!strcmp(name, "--temperature")) took = read_number(name, next, 0, 2, &value) ? -1 : (o->ask.temperature = (float)value, 2);
+        else if (!strcmp(name, "--temperature")) took = read_number(name, next, 0, 100, &value) ? -1 : (o->ask.temperature = (float)value, 2);
         else if (!strcmp(name, "--top-p")) took = read_number(name, next, 0, 1, &value) ? -1 : (o->ask.top_p = (float)value, 2);
         else if (!strcmp(name, "--min-p")) took = read_number(name, next, 0, 1, &value) ? -1 : (o->ask.min_p = (float)value, 2);
-        else if (!strcmp(name, "--top-k")) took = read_number(name, next, 0, 1e6, &value) ? -1 : (o->ask.top_k = (uint32_t)value, 2);
+        else if (!strcmp(name, "--top-k")) took = read_number(name, next, 0, UINT32_MAX, &value) ? -1 : (o->ask.top_k = (uint32_t)value, 2);
         else if (!strcmp(name, "--stop")) took = read_stop(next, o) ? -1 : 2;
         else took = 0;
     }
-    if (chat && o->ask.kind == QR_INPUT_TEXT) o->ask.kind = QR_INPUT_CHAT;
     return took;
+}
+/* What no single option can see. 0 or an exit status. */
+static int generate_options_check(generate_options_t *o)
+{
+    if (!o->inputs) return fail("nothing to continue", "add --prompt TEXT, --prompt-file FILE or --tokens 1,2,3");
+    if (o->inputs > 1) return fail("more than one thing to continue", "give one of --prompt, --prompt-file and --tokens");
+    if (o->chat && o->ask.kind == QR_INPUT_TOKENS) return fail("--chat", "renders a text; it does not go with --tokens");
+    if (o->contiguous && o->ask.temperature > 0) return fail("--contiguous", "is greedy only; leave out --temperature");
+    if (o->chat) o->ask.kind = QR_INPUT_CHAT;
+    return 0;
+}
+static int generate_tokens_check(const generate_options_t *o, uint32_t vocabulary)
+{
+    char message[128];
+    for (uint32_t i = 0; o->ask.kind == QR_INPUT_TOKENS && i < o->ask.token_count; i++) {
+        if (o->tokens[i] < vocabulary) continue;
+        snprintf(message, sizeof message, "%u is no token id of this model; they go from 0 to %u", o->tokens[i], vocabulary - 1);
+        return fail("--tokens", message);
+    }
+    return 0;
 }
 
 /* The independent decoder, greedy: prints like generate. */
@@ -440,9 +462,10 @@ static int generate_main(int count, char **word)
     qr_params_init(&boot.given.params);
     int status = options_read(count, word, QR_AUDIENCE_GENERATE, &boot.given.params, generate_own, &o);
     if (status == -1) return print_usage("generate --model FILE", QR_AUDIENCE_GENERATE, generate_help), 0;
-    if (!status && !o.ask.kind) status = fail("nothing to continue", "add --prompt TEXT, --prompt-file FILE or --tokens 1,2,3");
+    if (!status) status = generate_options_check(&o);
     if (!status) status = boot_topology(&boot);
     if (!status) status = boot_model(&boot);
+    if (!status) status = generate_tokens_check(&o, boot.given.vocabulary.count);
     if (!status && o.contiguous) status = generate_contiguous(&boot, &o);
     else if (!status) {
         qr_prompt_result_t result = {0};
@@ -452,7 +475,7 @@ static int generate_main(int count, char **word)
         boot.given.prompt = &prompt;
         status = mesh_run(&boot, true, QR_LEVEL_WARN, NULL);
         if (reason) status = fail("no answer", qr_error_sentence((int)reason));
-        else if (!qr_generate_answered(&result)) qr_generate_explain(&result, stderr), status = 1;
+        else if (!qr_generate_answered(&result)) qr_generate_explain(&result, stderr), status = qr_generate_is_bad_input(&result) ? EXIT_USAGE : 1;
         else if (o.json) qr_generate_print_json(&result, boot.load_us, stdout);
         else printf("\n");
         if (!reason && result.finish == QR_FINISH_ERROR) qr_generate_explain(&result, stderr), status = 1;
@@ -499,7 +522,10 @@ static int bench_main(int count, char **word)
     if (!status) status = boot_topology(&boot);
     if (!status) status = boot_model(&boot);
     qr_bench_t *bench = NULL;
-    if (!status && !(bench = qr_bench_new(&o.bench, &boot.given))) status = fail("bench", "the model's context or vocabulary is too small");
+    if (!status) {
+        char message[256];
+        if (qr_bench_new(&o.bench, &boot.given, &bench, message, sizeof message)) status = fail("bench", message);
+    }
     if (!status) {
         boot.given.prompt = qr_bench_given(bench);
         status = mesh_run(&boot, true, QR_LEVEL_WARN, NULL);
@@ -517,7 +543,13 @@ static int keys_main(int count, char **word)
     char buffer[512], key[QR_TOPOLOGY_KEY_BYTES];
     qr_text_t error;
     qr_text_init(&error, buffer, sizeof buffer);
-    if (count != 2 || word[0][0] == '-') return printf("usage: quire keys FOLDER NODE   makes FOLDER/NODE.secret and prints the public key for the topology file\n"), count ? EXIT_USAGE : 0;
+    bool help = count == 1 && (!strcmp(word[0], "--help") || !strcmp(word[0], "-h"));
+    if (help || count != 2 || word[0][0] == '-')
+        return fprintf(help ? stdout : stderr, "usage: quire keys FOLDER NODE   makes FOLDER/NODE.secret and prints the public key for the topology file\n"),
+               help ? 0 : EXIT_USAGE;
+    if (!*word[1] || strlen(word[1]) >= QR_TOPOLOGY_NAME_BYTES || word[1][0] == '-' ||
+        strspn(word[1], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != strlen(word[1]))
+        return fail("keys", "NODE is the node's name of the topology file: up to 31 letters, digits, '-', '_' and '.'");
     if (qr_topology_keys_make(word[0], word[1], key, &error)) return fail(buffer, NULL);
     printf("public = \"%s\"\n", key);
     return 0;
@@ -546,13 +578,20 @@ static void print_subcommands(FILE *out)
     for (size_t i = 0; i < QR_COUNT(subcommands); i++) fprintf(out, "  %-9s %s\n", subcommands[i].name, subcommands[i].sentence);
     fprintf(out, "quire SUBCOMMAND --help lists its options.\n");
 }
+/* What was printed reached its reader, or the status says it did not. */
+static int printed(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    fprintf(stderr, "quire: standard output could not be written: %s\n", strerror(errno));
+    return status ? status : 1;
+}
 int main(int count, char **word)
 {
     if (count < 2) return print_subcommands(stderr), EXIT_USAGE;
-    if (!strcmp(word[1], "--help") || !strcmp(word[1], "-h") || !strcmp(word[1], "help")) return print_subcommands(stdout), 0;
+    if (!strcmp(word[1], "--help") || !strcmp(word[1], "-h") || !strcmp(word[1], "help")) return print_subcommands(stdout), printed(0);
     size_t nearest = 0;
     for (size_t i = 0; i < QR_COUNT(subcommands); i++) {
-        if (!strcmp(word[1], subcommands[i].name)) return subcommands[i].main(count - 2, word + 2);
+        if (!strcmp(word[1], subcommands[i].name)) return printed(subcommands[i].main(count - 2, word + 2));
         if (qr_nearest_edits(word[1], subcommands[i].name) < qr_nearest_edits(word[1], subcommands[nearest].name)) nearest = i;
     }
     fprintf(stderr, "quire: no subcommand '%.40s'; did you mean '%s'? quire --help lists them\n", word[1], subcommands[nearest].name);

@@ -63,3 +63,4 @@ void qr_weight_done(qr_device_t *device, qr_weight_t *weight)
 
 int qr_device_enqueue(qr_device_t *device, const qr_launch_t *launch) { return device->enqueue(device, launch); }
 int qr_device_advance(qr_device_t *device, uint64_t budget_us) { return device->advance(device, budget_us); }
+void qr_device_abandon(qr_device_t *device) { device->abandon(device); }

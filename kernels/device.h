@@ -22,10 +22,16 @@ typedef struct qr_buffer {
 } qr_buffer_t;
 
 typedef enum qr_format { /* numbers of GGUF */
-    QR_FORMAT_F32 = 0, QR_FORMAT_F16 = 1, QR_FORMAT_Q4_0 = 2, QR_FORMAT_Q4_1 = 3, QR_FORMAT_Q8_0 = 8, QR_FORMAT_Q6_K = 14
+                         QR_FORMAT_F32 = 0,
+                         QR_FORMAT_F16 = 1,
+                         QR_FORMAT_Q4_0 = 2,
+                         QR_FORMAT_Q4_1 = 3,
+                         QR_FORMAT_Q8_0 = 8,
+                         QR_FORMAT_Q6_K = 14
 } qr_format_t;
 
-/* A weight matrix [rows][columns] packed for the device. Several matrices of one format and width may be stacked by rows (q|k|v, gate|up). */
+/* A weight matrix [rows][columns] packed for the device. Several matrices of one format and width may be stacked by rows (q|k|v, gate|up).
+ */
 typedef struct qr_weight {
     uint32_t format, rows, columns; /* columns: multiple of 32 (of 256 for Q6_K); rows: as given, padded inside to 16 */
     qr_buffer_t buffer;
@@ -39,7 +45,8 @@ typedef struct qr_device_config {
     uint32_t threads; /* >= 1 (cpu) */
 } qr_device_config_t;
 
-/* Opens a device. 0, -QR_E_UNSUPPORTED (isa not on this machine, no OpenCL platform) or -QR_E_MEMORY; message: one sentence and the next step. */
+/* Opens a device. 0, -QR_E_UNSUPPORTED (isa not on this machine, no OpenCL platform) or -QR_E_MEMORY; message: one sentence and the next
+ * step. */
 int qr_device_new(const qr_device_config_t *config, qr_device_t **ret_device, char *message, size_t message_bytes);
 void qr_device_destroy(qr_device_t **device);
 /* "cpu avx512, 2 threads" and the execution variant ("cpu-1") that goes into the fingerprint. */
@@ -71,5 +78,8 @@ enum { QR_LAUNCHES_MAX = 4096 };
 int qr_device_enqueue(qr_device_t *device, const qr_launch_t *launch);
 /* Works for about budget_us (0: until the queue is empty). 1: more to do, 0: the queue is empty, -QR_E_DEVICE: failed and emptied. */
 int qr_device_advance(qr_device_t *device, uint64_t budget_us);
+/* Empties the queue: what has not begun never runs, what runs is waited for (a piece on cpu, what was queued on opencl). The launches
+ * leave what they wrote. */
+void qr_device_abandon(qr_device_t *device);
 
 #endif

@@ -252,6 +252,14 @@ static int advance(qr_device_t *device, uint64_t budget_us)
     return result;
 }
 
+static void abandon(qr_device_t *device)
+{
+    cpu_device_t *cpu = (cpu_device_t *)device;
+    qr_pool_abandon(cpu->pool);
+    cpu->count = 0;
+    cpu->open = false;
+}
+
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
 
 static const qr_cpu_isa_t *choose_isa(uint32_t wanted)
@@ -312,7 +320,8 @@ int qr_device_cpu_new(const qr_device_config_t *config, qr_device_t **ret_device
                               .buffer_read = buffer_read,
                               .weight_new = weight_new,
                               .enqueue = enqueue,
-                              .advance = advance};
+                              .advance = advance,
+                              .abandon = abandon};
     name_it(cpu);
     *ret_device = &cpu->base;
     return 0;

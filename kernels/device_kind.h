@@ -15,6 +15,7 @@ struct qr_device {
                       const uint32_t *part_rows, qr_weight_t *ret_weight);
     int (*enqueue)(qr_device_t *device, const qr_launch_t *launch);
     int (*advance)(qr_device_t *device, uint64_t budget_us);
+    void (*abandon)(qr_device_t *device);
     char name[64], variant[16];
 };
 

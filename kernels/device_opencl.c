@@ -41,10 +41,12 @@ static uint64_t work_items(const qr_launch_t *launch)
 {
     const uint32_t *s = launch->sizes;
     switch (launch->kernel) {
-    case QR_KERNEL_embed: case QR_KERNEL_gather: return (uint64_t)s[0] * s[1];
+    case QR_KERNEL_embed:
+    case QR_KERNEL_gather: return (uint64_t)s[0] * s[1];
     case QR_KERNEL_rope_table: return (uint64_t)s[0] * s[1];
     case QR_KERNEL_norm: return s[0];
-    case QR_KERNEL_quantise: case QR_KERNEL_gate: return (uint64_t)s[0] * (s[1] / 32);
+    case QR_KERNEL_quantise:
+    case QR_KERNEL_gate: return (uint64_t)s[0] * (s[1] / 32);
     case QR_KERNEL_product: return (uint64_t)s[0] * s[2];
     case QR_KERNEL_rope_append: return (uint64_t)s[0] * (s[1] + 2 * (uint64_t)s[2]);
     case QR_KERNEL_attention: return (uint64_t)s[0] * s[1];
@@ -60,11 +62,18 @@ static void queue_emptied(opencl_t *self)
     self->queued = 0;
 }
 
-static void opencl_destroy(qr_device_t *device)
+static void opencl_abandon(qr_device_t *device)
 {
     opencl_t *self = (opencl_t *)device;
     if (self->queue) clFinish(self->queue);
     queue_emptied(self);
+    self->failed = false;
+}
+
+static void opencl_destroy(qr_device_t *device)
+{
+    opencl_t *self = (opencl_t *)device;
+    opencl_abandon(device);
     for (uint32_t k = 0; k < QR_KERNELS_COUNT; k++)
         if (self->kernels[k]) clReleaseKernel(self->kernels[k]);
     if (self->program) clReleaseProgram(self->program);
@@ -158,7 +167,8 @@ static int opencl_enqueue(qr_device_t *device, const qr_launch_t *launch)
     if (!items) return 0;
     size_t local = WORK_GROUP, global = qr_round_up(items, WORK_GROUP);
     cl_event event;
-    if (arguments_set(self, launch) || clEnqueueNDRangeKernel(self->queue, self->kernels[launch->kernel], 1, NULL, &global, &local, 0, NULL, &event)) {
+    if (arguments_set(self, launch) ||
+        clEnqueueNDRangeKernel(self->queue, self->kernels[launch->kernel], 1, NULL, &global, &local, 0, NULL, &event)) {
         self->failed = true; /* said by advance, as any failure of the batch */
         return 0;
     }
@@ -186,8 +196,10 @@ static int opencl_advance(qr_device_t *device, uint64_t budget_us)
         for (;;) {
             if (clGetEventInfo(self->last, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL)) state = -1;
             if (state <= CL_COMPLETE || now_us() >= end) break;
-            if (now_us() - begin < SPIN_US) sched_yield();
-            else nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+            if (now_us() - begin < SPIN_US)
+                sched_yield();
+            else
+                nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         }
     }
     if (state < 0) self->failed = true;
@@ -236,7 +248,8 @@ static int program_build(opencl_t *self, char *message, size_t message_bytes)
     if (status || clBuildProgram(self->program, 1, &self->device, "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt", NULL, NULL)) {
         static char log[4096];
         if (self->program) clGetProgramBuildInfo(self->program, self->device, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, NULL);
-        return refuse(message, message_bytes, -QR_E_UNSUPPORTED, "the OpenCL driver could not build Quire's kernels; use --device cpu. It says: ", log);
+        return refuse(message, message_bytes, -QR_E_UNSUPPORTED,
+                      "the OpenCL driver could not build Quire's kernels; use --device cpu. It says: ", log);
     }
     for (uint32_t k = 0; k < QR_KERNELS_COUNT; k++) {
         char name[64];
@@ -252,7 +265,8 @@ static int opencl_open(opencl_t *self, char *message, size_t message_bytes)
     cl_int status;
     self->device = device_choose();
     if (!self->device)
-        return refuse(message, message_bytes, -QR_E_UNSUPPORTED, "no OpenCL platform with a device; install a driver (pocl-opencl-icd runs on any CPU) or use --device cpu", NULL);
+        return refuse(message, message_bytes, -QR_E_UNSUPPORTED,
+                      "no OpenCL platform with a device; install a driver (pocl-opencl-icd runs on any CPU) or use --device cpu", NULL);
     static char name[1024];
     clGetDeviceInfo(self->device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
     snprintf(self->kind.name, sizeof self->kind.name, "opencl %.48s", name);
@@ -277,7 +291,8 @@ int qr_device_opencl_new(const qr_device_config_t *config, qr_device_t **ret_dev
                                .buffer_read = opencl_buffer_read,
                                .weight_new = opencl_weight_new,
                                .enqueue = opencl_enqueue,
-                               .advance = opencl_advance};
+                               .advance = opencl_advance,
+                               .abandon = opencl_abandon};
     int status = opencl_open(self, message, message_bytes);
     if (status) {
         opencl_destroy(&self->kind);

@@ -268,7 +268,10 @@ int qr_decoder_new(qr_model_t *model, const qr_decoder_config_t *config, qr_deco
 
 void qr_decoder_destroy(qr_decoder_t **decoder)
 {
-    if (*decoder) decoder_done(*decoder);
+    if (*decoder) {
+        qr_decoder_abandon(*decoder); /* nothing computes on memory that goes */
+        decoder_done(*decoder);
+    }
     *decoder = NULL;
 }
 const qr_layout_t *qr_decoder_layout(const qr_decoder_t *decoder) { return &decoder->layout; }
@@ -525,6 +528,12 @@ int qr_decoder_advance(qr_decoder_t *decoder, uint64_t budget_us)
     if (status > 0) return 1;
     decoder->working = false;
     return status ? status : batch_finish(decoder);
+}
+
+void qr_decoder_abandon(qr_decoder_t *decoder)
+{
+    if (decoder->working) qr_device_abandon(decoder->device);
+    decoder->working = false;
 }
 
 const float *qr_decoder_logits(const qr_decoder_t *decoder, uint32_t index)

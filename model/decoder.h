@@ -13,7 +13,7 @@ typedef struct qr_decoder qr_decoder_t;
 typedef struct qr_decoder_config {
     uint32_t pages[QR_GROUPS_MAX]; /* per group; 0: the default pool */
     uint32_t page_tokens;
-    uint32_t rows_max;             /* most rows of one batch, <= QR_BATCH_ROWS_MAX */
+    uint32_t rows_max; /* most rows of one batch, <= QR_BATCH_ROWS_MAX */
     uint32_t lanes_max;
     uint32_t context_tokens;
     bool poison;
@@ -26,7 +26,7 @@ typedef struct qr_batch {
     const uint32_t *positions;   /* [rows] */
     const uint32_t *row_offsets; /* [lanes + 1] */
     uint32_t logit_count;
-    const uint32_t *logit_rows;  /* [logit_count] rows whose logits are wanted, ascending */
+    const uint32_t *logit_rows; /* [logit_count] rows whose logits are wanted, ascending */
     struct {
         const uint32_t *page_offsets; /* [lanes + 1] */
         const uint32_t *first_blocks; /* [lanes] */
@@ -45,6 +45,8 @@ const qr_layout_t *qr_decoder_layout(const qr_decoder_t *decoder);
 int qr_decoder_submit(qr_decoder_t *decoder, const qr_batch_t *batch);
 /* Works for about budget_us (0: to the end). 1: still working, 0: done, negative: the batch failed as a whole. */
 int qr_decoder_advance(qr_decoder_t *decoder, uint64_t budget_us);
+/* Gives the submitted batch up, at once but for a piece in progress; rows it would have appended hold anything. Without one: nothing. */
+void qr_decoder_abandon(qr_decoder_t *decoder);
 /* After done: logits of logit_rows[index], f32[vocabulary]; valid until the next submit. */
 const float *qr_decoder_logits(const qr_decoder_t *decoder, uint32_t index);
 /* After done: 0 or QR_E_NUMERIC per row. */

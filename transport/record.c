@@ -10,6 +10,7 @@
 #include "messages/describe.h"
 #include "messages/schema.h"
 #include "transport/clock.h"
+#include "transport/log.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -316,6 +317,18 @@ static void make_room(writer_t *writer, uint64_t more)
     }
 }
 
+/* Said once; the folder may be read as it is. */
+static void give_up(writer_t *writer, const char *what)
+{
+    int reason = errno;
+    char line[256];
+    if (writer->failed) return;
+    writer->failed = true;
+    (void)snprintf(line, sizeof line, "cannot %s a segment in '%.100s': %s; recording ends here, serving goes on", what,
+                   writer->config->folder, strerror(reason));
+    qr_log_line(QR_LEVEL_WARN, QR_LEVEL_WARN, "record", line);
+}
+
 static void segment_open(writer_t *writer, uint64_t address)
 {
     open_segment_t *segment = segment_find(writer, address);
@@ -337,7 +350,7 @@ static void segment_open(writer_t *writer, uint64_t address)
     if (segment->file >= 0)
         writer->kept_count++;
     else
-        writer->failed = true;
+        give_up(writer, "make");
 }
 
 static void segment_write(writer_t *writer, uint64_t address, const uint8_t *bytes, size_t count)
@@ -348,9 +361,9 @@ static void segment_write(writer_t *writer, uint64_t address, const uint8_t *byt
         ssize_t put = write(segment->file, bytes, count);
         if (put < 0 && errno == EINTR) continue;
         if (put <= 0) { /* disk full: this segment ends here, what was written stays readable */
+            give_up(writer, "write");
             (void)close(segment->file);
             segment->file = -1;
-            writer->failed = true;
             return;
         }
         writer->kept[segment->index].bytes += (uint64_t)put;

@@ -26,17 +26,34 @@ struct qr_bench {
     qr_prompt_given_t list;
 };
 
-static uint32_t or_default(uint32_t value, uint32_t default_value) { return value ? value : default_value; }
-
-static bool choose_rows(qr_bench_t *bench, const qr_bench_options_t *o, uint32_t context)
+/* A size as asked, or the default cut to `most`. false: it was asked for and is not from 1 to most; message says so. */
+static bool choose(const char *option, uint32_t asked, uint32_t default_value, uint32_t most, uint32_t *ret_value, char *message,
+                   size_t message_bytes)
 {
-    uint32_t drawn = or_default(o->decode_tokens, 64), streams = qr_min_u32(or_default(o->streams, 8), STREAMS_MAX);
-    if (drawn < 2 || context < drawn + 2) return false;
-    uint32_t most = context - drawn, shorter = qr_min_u32(or_default(o->context_short, 16), most);
-    bench->repeats = qr_min_u32(or_default(o->repeats, 5), REPEATS_MAX);
-    bench->rows[0] = (row_t){"prefill", qr_min_u32(or_default(o->prefill_tokens, 512), most), 1, 1, 0, true};
+    *ret_value = asked ? asked : qr_min_u32(default_value, most);
+    if (*ret_value >= 1 && *ret_value <= most) return true;
+    snprintf(message, message_bytes, "%s %u is not from 1 to %u, what the context, --max-lanes and --max-requests allow", option,
+             *ret_value, most);
+    return false;
+}
+
+static bool choose_rows(qr_bench_t *bench, const qr_bench_options_t *o, const qr_given_t *given, char *message, size_t message_bytes)
+{
+    uint32_t context = given->layout.context_tokens, drawn, prefill, shorter, longer, streams;
+    uint32_t lanes = (uint32_t)qr_min_u64(qr_min_u64(given->params.max_lanes, given->params.max_requests), STREAMS_MAX);
+    if (o->decode_tokens == 1)
+        return snprintf(message, message_bytes, "--decode needs at least 2: the first token has no step before it"), false;
+    if (context < 4) return snprintf(message, message_bytes, "the context of %u tokens is too small", context), false;
+    if (!choose("--decode", o->decode_tokens, 64, context - 2, &drawn, message, message_bytes) ||
+        !choose("--prefill", o->prefill_tokens, 512, context - 1, &prefill, message, message_bytes) ||
+        !choose("--short", o->context_short, 16, context - drawn, &shorter, message, message_bytes) ||
+        !choose("--long", o->context_long, 2048, context - drawn, &longer, message, message_bytes) ||
+        !choose("--streams", o->streams, 8, lanes, &streams, message, message_bytes) ||
+        !choose("--repeats", o->repeats, 5, REPEATS_MAX, &bench->repeats, message, message_bytes))
+        return false;
+    bench->rows[0] = (row_t){"prefill", prefill, 1, 1, 0, true};
     bench->rows[1] = (row_t){"decode", shorter, drawn, 1, 0, false};
-    bench->rows[2] = (row_t){"decode", qr_min_u32(or_default(o->context_long, 2048), most), drawn, 1, 0, false};
+    bench->rows[2] = (row_t){"decode", longer, drawn, 1, 0, false};
     bench->rows[3] = (row_t){"streams", shorter, drawn, streams, 0, false};
     for (uint32_t i = 0; i < ROWS; i++) {
         bench->rows[i].first = bench->ask_count;
@@ -93,27 +110,34 @@ static void fill_asks(qr_bench_t *bench)
     }
 }
 
-qr_bench_t *qr_bench_new(const qr_bench_options_t *options, const qr_given_t *given)
+int qr_bench_new(const qr_bench_options_t *options, const qr_given_t *given, qr_bench_t **ret_bench, char *message, size_t message_bytes)
 {
     qr_bench_t *bench = calloc(1, sizeof *bench);
-    if (!bench) return NULL;
+    int status = bench ? 0 : -QR_E_MEMORY;
     qr_prng_t prng;
     qr_prng_init(&prng, 1);
-    bool fine = choose_rows(bench, options, given->layout.context_tokens);
-    if (fine) {
+    if (!status && !choose_rows(bench, options, given, message, message_bytes)) status = -QR_E_INVALID;
+    if (!status) {
         uint64_t need = tokens_needed(bench);
         bench->asks = calloc(bench->ask_count, sizeof *bench->asks);
         bench->results = calloc(bench->ask_count, sizeof *bench->results);
         bench->tokens = calloc(need, sizeof *bench->tokens);
-        fine = bench->asks && bench->results && bench->tokens && fill_tokens(&given->vocabulary, &prng, bench->tokens, need);
+        if (!bench->asks || !bench->results || !bench->tokens)
+            status = -QR_E_MEMORY;
+        else if (!fill_tokens(&given->vocabulary, &prng, bench->tokens, need)) {
+            snprintf(message, message_bytes, "the vocabulary has no plain token to ask with");
+            status = -QR_E_INVALID;
+        }
     }
-    if (!fine) {
+    if (status == -QR_E_MEMORY) snprintf(message, message_bytes, "not enough memory; use fewer --streams, --repeats or tokens");
+    if (status) {
         qr_bench_destroy(&bench);
-        return NULL;
+        return status;
     }
     fill_asks(bench);
     bench->list = (qr_prompt_given_t){.asks = bench->asks, .results = bench->results, .ask_count = bench->ask_count};
-    return bench;
+    *ret_bench = bench;
+    return 0;
 }
 
 const qr_prompt_given_t *qr_bench_given(const qr_bench_t *bench) { return &bench->list; }
@@ -220,8 +244,17 @@ int qr_bench_print(const qr_bench_t *bench, bool json, uint64_t load_us, FILE *o
         qr_generate_explain(bad, stderr);
         return -QR_E_CANCELLED;
     }
-    if (json) return print_json(bench, load_us, out);
     double rates[REPEATS_MAX];
+    for (uint32_t i = 0; i < ROWS; i++) {
+        measure(bench, &bench->rows[i], rates);
+        for (uint32_t k = 0; k < bench->repeats; k++) {
+            if (rates[k] > 0) continue;
+            fprintf(stderr, "quire: bench: the %u streams never ran together; raise --pages or --decode, or ask for fewer --streams\n",
+                    bench->rows[i].streams);
+            return -QR_E_CANCELLED;
+        }
+    }
+    if (json) return print_json(bench, load_us, out);
     fprintf(out, "loaded in %.0f ms; medians of %u\n", (double)load_us / 1000, bench->repeats);
     for (uint32_t i = 0; i < ROWS; i++) {
         const row_t *row = &bench->rows[i];

@@ -15,12 +15,14 @@ typedef struct qr_bench_options {
 
 typedef struct qr_bench qr_bench_t;
 
-/* Prepares asks and results. Prompts are seeded random ids of the vocabulary without special ones; sizes are cut to what the context
- * holds. given->vocabulary and layout are read, now only. NULL: not enough memory, or the context or the vocabulary is too small. */
-qr_bench_t *qr_bench_new(const qr_bench_options_t *options, const qr_given_t *given);
+/* Prepares asks and results. Prompts are seeded random ids of the vocabulary without special ones; default sizes are cut to what the
+ * context, the lanes and the requests allow, sizes that were asked for are not. given->vocabulary, layout and params are read, now only.
+ * 0; -QR_E_INVALID with a sentence in message that names the option; -QR_E_MEMORY. */
+int qr_bench_new(const qr_bench_options_t *options, const qr_given_t *given, qr_bench_t **ret_bench, char *message, size_t message_bytes);
 /* What given->prompt must point at while the mesh runs. */
 const qr_prompt_given_t *qr_bench_given(const qr_bench_t *bench);
-/* Writes the rows as a table or one JSON object. 0; -QR_E_CANCELLED when a request did not finish (the reason is in the text); -QR_E_IO. */
+/* Writes the rows as a table or one JSON object. 0; -QR_E_CANCELLED when a request did not finish or the streams never ran together (said
+ * on stderr); -QR_E_IO. */
 int qr_bench_print(const qr_bench_t *bench, bool json, uint64_t load_us, FILE *out);
 /* Frees bench and results. Accepts NULL, leaves NULL. */
 void qr_bench_destroy(qr_bench_t **bench);

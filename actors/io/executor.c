@@ -11,7 +11,8 @@
  * E3. A lane fails alone: its status says why, nothing of it counts, other lanes' rows never see it.
  * E4. Every page a batch reads or writes is in its lane's table, which lane_open and window pages fill; a lane that lacks one is
  *     answered with a status, never run past its table.
- * E5. The warm-up appends nowhere (slot -1) and copies an unwritten page onto an unwritten page: the pool stays as it was made. */
+ * E5. The warm-up appends nowhere (slot -1) and copies an unwritten page onto an unwritten page: the pool stays as it was made.
+ * E6. Stop is heard between two slices: batches in hand are answered failed and their work is given up. */
 #include "actors/io/executor.h"
 
 #include "actors/note.h"
@@ -53,7 +54,7 @@ typedef struct asked {
 } asked_t;
 
 typedef struct executor {
-    uint64_t address, scheduler, start_by, stop_by;
+    uint64_t address, scheduler, start_by;
     uint64_t batches, failed, batch_us, plan_us, started_us, ended_us;
     uint32_t lanes_max, rows_max, blocks_max, windows_max, context, vocabulary, page_tokens, group_count, reserved;
     uint32_t phase, queued, running, draw_lane, logit_next, device_failed, warming;
@@ -590,11 +591,17 @@ static void on_metrics_read(const executor_t *self, uint64_t from, qr_outbox_t *
     qr_send(outbox, from, metrics, (&(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}}));
 }
 
-static void answer_stop(executor_t *self, qr_outbox_t *outbox)
+/* The scheduler has stopped: it waited for its batches as long as it may. What still computes is given up (E6). */
+static void on_stop(executor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
-    if (!self->stop_by || self->queued || self->warming) return;
-    qr_send(outbox, self->stop_by, stopped, (&(qr_stopped_t){.reason = 0}));
-    self->stop_by = 0;
+    if (self->phase == PHASE_COMPUTE || self->warming) qr_decoder_abandon(given->decoder);
+    while (self->queued) {
+        fail_batch(self, QR_E_DRAINING, outbox);
+        queue_pop(self);
+    }
+    self->warming = 0;
+    self->phase = PHASE_IDLE;
+    qr_send(outbox, message->from, stopped, (&(qr_stopped_t){.reason = 0}));
 }
 
 static void executor_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -606,7 +613,7 @@ static void executor_handle(void *block, const qr_given_t *given, const qr_messa
         self->warming = 1;
         break;
     case QR_MESSAGE_drain: qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = self->queued})); break;
-    case QR_MESSAGE_stop: self->stop_by = message->from; break;
+    case QR_MESSAGE_stop: on_stop(self, given, message, outbox); break;
     case QR_MESSAGE_lane_open: on_lane_open(self, given, message, outbox); break;
     case QR_MESSAGE_lane_close: on_lane_close(self, message, outbox); break;
     case QR_MESSAGE_batch_run: on_batch_run(self, given, message, outbox); break;
@@ -620,7 +627,6 @@ static void executor_handle(void *block, const qr_given_t *given, const qr_messa
     case QR_MESSAGE_link_down: break;
     default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
     }
-    answer_stop(self, outbox);
 }
 
 static uint64_t executor_work(void *block, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
@@ -630,7 +636,6 @@ static uint64_t executor_work(void *block, const qr_given_t *given, uint64_t now
     if (self->warming) return warm_up(self, given, outbox);
     if (self->phase == PHASE_IDLE && self->queued) start_batch(self, given, outbox);
     if (self->phase != PHASE_IDLE) advance(self, given, clock_us() + QR_EXECUTOR_SLICE_US, outbox);
-    answer_stop(self, outbox);
     return self->queued ? 0 : QR_NEVER_US;
 }
 

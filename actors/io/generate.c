@@ -16,12 +16,19 @@ bool qr_generate_answered(const qr_prompt_result_t *result)
     return result->finish == QR_FINISH_STOP || result->finish == QR_FINISH_LENGTH || result->token_count > 0;
 }
 
+bool qr_generate_is_bad_input(const qr_prompt_result_t *result)
+{
+    if (result->finish != QR_FINISH_REFUSED) return false;
+    return (result->param && *result->param) || result->error == QR_E_INVALID || result->error == QR_E_CONTEXT ||
+           result->error == QR_E_NEVER_FITS;
+}
+
 void qr_generate_explain(const qr_prompt_result_t *result, FILE *out)
 {
     bool named = result->param && *result->param;
     const char *sentence = result->refusal && *result->refusal ? result->refusal : qr_error_sentence((int)result->error);
-    if (result->finish == QR_FINISH_NONE || result->finish == QR_FINISH_CANCELLED) sentence = "ended before an answer came";
-    fprintf(out, "%s%s%s\n", named ? result->param : "", named ? ": " : "", sentence);
+    if (result->finish == QR_FINISH_NONE || result->finish == QR_FINISH_CANCELLED) sentence = "stopped before an answer came";
+    fprintf(out, "quire: %s%s%s\n", named ? result->param : "", named ? ": " : "", sentence);
 }
 
 static double per_second(double count, uint64_t us) { return us ? count * 1e6 / (double)us : 0; }

@@ -10,6 +10,9 @@ const char *qr_finish_name(uint32_t finish);
 /* Whether there is an answer to print (also one that was cut off by an error after it began). */
 bool qr_generate_answered(const qr_prompt_result_t *result);
 
+/* Whether it was refused for what was asked, so that asking again is no use. */
+bool qr_generate_is_bad_input(const qr_prompt_result_t *result);
+
 /* Writes one line that says why there is no answer, or why it ends early ("field: sentence"). */
 void qr_generate_explain(const qr_prompt_result_t *result, FILE *out);
 

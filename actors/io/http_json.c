@@ -707,6 +707,12 @@ static int refuse_json(qr_http_error_t *error, const json_error_t *where)
         qr_http_error_reason(error, QR_E_MEMORY, (qr_bytes_t){0}, (qr_bytes_t){0}, 1000);
         return -QR_E_MEMORY;
     }
+    if (json_error_code(where) == json_error_numeric_overflow) {
+        qr_http_error_invalid(error, "",
+                              "a whole number in the body is not from -9223372036854775808 to 9223372036854775807 (line %d, byte %d)",
+                              where->line, where->position);
+        return -QR_E_INVALID;
+    }
     qr_http_error_invalid(error, "", "the body is not valid JSON: %s (line %d, byte %d)", show(text, strlen(text)).text, where->line,
                           where->position);
     return -QR_E_INVALID;

@@ -32,6 +32,7 @@
 #include "model/model.h"
 
 enum { LINGERS_MAX = 32, LINGER_BYTES_MAX = 16 << 20, EVENTS = 64, BLOCK_BYTES = 4096, SWEEP_US = 250000, LINGER_US = 2000000 };
+enum { SEND_BYTES_LEAST = 4096, SEND_BYTES_MOST = 131072 }; /* asked for one client; the system takes twice as much */
 enum { BODY_BYTES_PER_S_LEAST = 1024 }; /* a body or an answer may take client_timeout and a second more for each of these */
 static const uint64_t KEY_WAKE = UINT64_MAX, KEY_LINGER = 1ull << 63;
 
@@ -68,8 +69,8 @@ struct qr_http_server {
     uint16_t port;
     char name[300];
     uint32_t refuse_reason;
-    bool refuse_all; /* every exchange, not completions alone */
-    bool closing;    /* nothing may be suspended any more: libmicrohttpd does not stop over a suspended connection */
+    bool refuse_all;               /* every exchange, not completions alone */
+    bool closing;                  /* nothing may be suspended any more: libmicrohttpd does not stop over a suspended connection */
     qr_http_exchange_t *exchanges; /* [QR_HTTP_EXCHANGES_MAX] */
     uint32_t free_list[QR_HTTP_EXCHANGES_MAX], free_count;
     uint32_t queue[QR_HTTP_EXCHANGES_MAX], queue_head, queue_count;
@@ -138,7 +139,8 @@ static void expect_reading(qr_http_server_t *s, qr_http_exchange_t *x)
 {
     connection_t *c = x->peer;
     if (c && !QR_MUTANT(255))
-        c->deadline_us = now_us() + s->given->params.client_timeout_ms * 1000 + (x->out.count - x->out_at) * 1000000 / BODY_BYTES_PER_S_LEAST;
+        c->deadline_us =
+            now_us() + s->given->params.client_timeout_ms * 1000 + (x->out.count - x->out_at) * 1000000 / BODY_BYTES_PER_S_LEAST;
 }
 
 /* Tells the actor that nobody waits for this exchange any more. */
@@ -770,9 +772,11 @@ static int open_socket(qr_http_server_t *s, const char *listen_on, char *message
         snprintf(message, message_bytes, "--listen %.200s: the address is not known on this machine; use 127.0.0.1 or 0.0.0.0", listen_on);
         return -QR_E_INVALID;
     }
-    int one = 1, error = 0;
+    /* What the system keeps for one client is bounded as our own queue is; the accepted sockets inherit it. */
+    int one = 1, error = 0, send_bytes = (int)qr_min_u64(qr_max_u64(s->given->params.stream_bytes / 2, SEND_BYTES_LEAST), SEND_BYTES_MOST);
     s->listen_fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (s->listen_fd < 0 || setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
+        setsockopt(s->listen_fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes) ||
         bind(s->listen_fd, found->ai_addr, found->ai_addrlen) || listen(s->listen_fd, 1024))
         error = errno ? errno : EIO;
     freeaddrinfo(found);

@@ -26,7 +26,7 @@ typedef struct prompt {
     uint64_t page_manager; /* 0: not known, nothing is dropped */
     uint64_t ready_by_us, probe_at_us;
     uint32_t state, next, open; /* next: first ask not sent; open: asks without an answer */
-    uint32_t probe_id, stopped;
+    uint32_t probe_id, stopped, leaving;
     uint32_t room_count;
     room_t *rooms; /* [ask_count] */
 } prompt_t;
@@ -211,7 +211,7 @@ static void next_round(prompt_t *self, const qr_prompt_given_t *list, uint64_t n
 static void answered(prompt_t *self, const qr_prompt_given_t *list, uint64_t now_us, qr_outbox_t *outbox)
 {
     qr_assert(self->open > 0);
-    if (--self->open == 0 && !self->stopped) next_round(self, list, now_us, outbox);
+    if (--self->open == 0 && !self->stopped && !self->leaving) next_round(self, list, now_us, outbox);
 }
 
 static void on_finished(prompt_t *self, const qr_prompt_given_t *list, const qr_message_t *message, qr_outbox_t *outbox)
@@ -288,6 +288,16 @@ static void on_probe_done(prompt_t *self, const qr_prompt_given_t *list, const q
     qr_outbox_alarm(outbox, self->probe_at_us);
 }
 
+/* The user wants to leave: what is open is cancelled, nothing more is asked. */
+static void on_drain(prompt_t *self, const qr_prompt_given_t *list, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    self->leaving = 1;
+    for (uint32_t key = 0; key < self->next; key++)
+        if (list->results[key].finish == QR_FINISH_NONE)
+            qr_send(outbox, self->gateway, request_cancel, &(qr_request_cancel_t){.key = key, .reason = QR_E_CANCELLED});
+    qr_send(outbox, message->from, drained, &(qr_drained_t){.open_count = self->open});
+}
+
 static void on_stop(prompt_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
     self->stopped = 1;
@@ -330,7 +340,7 @@ static void prompt_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_request_deltas: on_deltas(self, list, message); break;
     case QR_MESSAGE_request_finished: on_finished(self, list, message, outbox); break;
     case QR_MESSAGE_request_refused: on_refused(self, list, message, outbox); break;
-    case QR_MESSAGE_drain: qr_send(outbox, message->from, drained, &(qr_drained_t){.open_count = self->open}); break;
+    case QR_MESSAGE_drain: on_drain(self, list, message, outbox); break;
     case QR_MESSAGE_stop: on_stop(self, message, outbox); break;
     case QR_MESSAGE_metrics:
     case QR_MESSAGE_link_up:

@@ -182,7 +182,7 @@ void qr_pool_destroy(qr_pool_t **pool_address)
 {
     qr_pool_t *pool = *pool_address;
     if (!pool) return;
-    if (pool->open) qr_pool_work(pool, UINT64_MAX, false); /* helpers never outlive what they work on */
+    qr_pool_abandon(pool); /* helpers never outlive what they work on */
     atomic_store(&pool->stop, true);
     ring(pool);
     for (uint32_t i = 1; i < pool->threads; i++) pthread_join(pool->helpers[i].thread, NULL);
@@ -262,4 +262,16 @@ bool qr_pool_work(qr_pool_t *pool, uint64_t deadline_ns, bool hurried)
         if (late(deadline_ns)) return all_done(pool);
     }
     return true;
+}
+
+void qr_pool_abandon(qr_pool_t *pool)
+{
+    uint32_t piece;
+    if (!pool->open) return;
+    if (pool->alone) {
+        pool->open = false;
+        return;
+    }
+    while (claim_any(pool, 0, &piece)) pool->own_done++;
+    while (!all_done(pool)) sched_yield();
 }

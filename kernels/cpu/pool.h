@@ -20,12 +20,15 @@ enum { QR_THREADS_MAX = 256, QR_PIECES_MAX = (1 << 20) - 1 };
 
 /* threads >= 1, the caller included. 0 or -QR_E_MEMORY. */
 int qr_pool_new(uint32_t threads, qr_pool_t **ret_pool);
+/* An open task is abandoned. */
 void qr_pool_destroy(qr_pool_t **pool);
 /* Offers pieces 0..count-1 (1..QR_PIECES_MAX). Only when no task is open. */
 void qr_pool_start(qr_pool_t *pool, qr_piece_f *run, void *context, uint32_t count);
 /* Takes pieces until none is left and all are done (true), or until the deadline (false: call again). hurried: looks at the clock after
  * every piece; else only while it waits for others, which a short task is worth. deadline_ns: of qr_pool_now_ns, UINT64_MAX: none. */
 bool qr_pool_work(qr_pool_t *pool, uint64_t deadline_ns, bool hurried);
+/* Closes the open task: pieces nobody has begun are never run, those in progress are waited for. Without a task: nothing. */
+void qr_pool_abandon(qr_pool_t *pool);
 /* CLOCK_MONOTONIC. */
 uint64_t qr_pool_now_ns(void);
 

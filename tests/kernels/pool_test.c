@@ -78,8 +78,8 @@ static void test_helpers_steal(void **state)
     qr_pool_destroy(&pool);
 }
 
-/* A task that is open when the pool goes is finished first. */
-static void test_destroy_finishes(void **state)
+/* What nobody has begun when the pool goes never runs; what was begun has ended. */
+static void test_destroy_abandons(void **state)
 {
     (void)state;
     qr_pool_t *pool;
@@ -88,7 +88,19 @@ static void test_destroy_finishes(void **state)
     assert_int_equal(qr_pool_new(3, &pool), 0);
     qr_pool_start(pool, run_piece, &work, 100);
     qr_pool_destroy(&pool);
-    for (uint32_t i = 0; i < 100; i++) assert_int_equal(atomic_load(&work.runs[i]), 1);
+    uint32_t before = 0, after = 0;
+    for (uint32_t i = 0; i < 100; i++) before += atomic_load(&work.runs[i]);
+    assert_int_equal(qr_pool_new(1, &pool), 0);
+    qr_pool_start(pool, run_piece, &work, 100);
+    qr_pool_abandon(pool);
+    qr_pool_start(pool, run_piece, &work, 1); /* another may begin */
+    assert_true(qr_pool_work(pool, UINT64_MAX, false));
+    qr_pool_destroy(&pool);
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_in_range(atomic_load(&work.runs[i]), 0, 2);
+        after += atomic_load(&work.runs[i]);
+    }
+    assert_int_equal(after, before + 1);
 }
 
 /* Idle threads burn no processor: less than a tenth of the time passes on the process's clock. */
@@ -190,7 +202,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_piece_once),          cmocka_unit_test(test_helpers_steal),
-        cmocka_unit_test(test_destroy_finishes),          cmocka_unit_test(test_idle_sleeps),
+        cmocka_unit_test(test_destroy_abandons),          cmocka_unit_test(test_idle_sleeps),
         cmocka_unit_test(test_table_names_short_buffers), cmocka_unit_test(test_table_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,7 +152,7 @@ static void test_rounds_one_after_the_other(void **unused)
     qr_generate_explain(&results[0], out);
     rewind(out);
     assert_non_null(fgets(line, sizeof line, out));
-    assert_string_equal(line, "prompt: too long\n");
+    assert_string_equal(line, "quire: prompt: too long\n");
     fclose(out);
     for (uint32_t i = 0; i < 3; i++) qr_prompt_result_done(&results[i]);
 }
@@ -181,7 +181,7 @@ static void test_a_path_that_never_answers(void **unused)
     qr_generate_explain(&result, out);
     rewind(out);
     assert_non_null(fgets(line, sizeof line, out));
-    assert_string_equal(line, "ended before an answer came\n");
+    assert_string_equal(line, "quire: stopped before an answer came\n");
     fclose(out);
 }
 
@@ -208,9 +208,19 @@ static void test_bench(void **unused)
     given.vocabulary = words.vocabulary;
     given.layout.context_tokens = 100;
     qr_bench_options_t options = {.decode_tokens = 10, .repeats = 3};
-    assert_null(qr_bench_new(&(qr_bench_options_t){.decode_tokens = 99}, &given));
-    qr_bench_t *bench = qr_bench_new(&options, &given);
-    assert_non_null(bench);
+    qr_bench_t *bench = NULL;
+    char message[256];
+    given.params.max_lanes = 8, given.params.max_requests = 256;
+    static const qr_bench_options_t refused[] = {{.decode_tokens = 99},        {.decode_tokens = 1}, {.prefill_tokens = 100},
+                                                 {.context_long = 37},         {.streams = 9},       {.repeats = 1001},
+                                                 {.context_short = UINT32_MAX}};
+    static const char *const named[] = {"--decode 99", "--decode",       "--prefill 100", "--long 37",
+                                        "--streams 9", "--repeats 1001", "--short"};
+    for (size_t i = 0; i < QR_COUNT(refused); i++) {
+        assert_int_equal(qr_bench_new(&refused[i], &given, &bench, message, sizeof message), -QR_E_INVALID);
+        assert_non_null(strstr(message, named[i]));
+    }
+    assert_int_equal(qr_bench_new(&options, &given, &bench, message, sizeof message), 0);
     const qr_prompt_given_t *list = qr_bench_given(bench);
     assert_int_equal(list->ask_count, 4 * (1 + 1 + 1 + 8));
     uint32_t round = 0;
@@ -230,7 +240,7 @@ static void test_bench(void **unused)
     rewind(out);
     json_t *object = json_loadf(out, 0, NULL), *rows = json_object_get(object, "rows");
     assert_int_equal(json_array_size(rows), 4);
-    static const double rates[] = {90 / 0.256, 1000, 1000, 8000};
+    static const double rates[] = {99 / 0.256, 1000, 1000, 8000};
     for (uint32_t i = 0; i < 4; i++) {
         double rate = json_real_value(json_object_get(json_array_get(rows, i), "tokens_per_s"));
         assert_true(rate > rates[i] * 0.999 && rate < rates[i] * 1.001);
