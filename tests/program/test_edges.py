@@ -3,11 +3,12 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 import unittest
 
-from quire_program import MODEL, Server, free_port, generate, run
+from quire_program import MODEL, QUIRE, Server, free_port, generate, run
 
 
 class CommandLine(unittest.TestCase):
@@ -106,6 +107,48 @@ class Ends(unittest.TestCase):
             server.process.wait(5)
             self.assertLess(time.monotonic() - begin, 1)
             s.close()
+
+    def ask_raw(self, server, receive_bytes=None, **body):
+        """Sends a completion and leaves the answer unread."""
+        s = socket.socket()
+        if receive_bytes:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        s.connect(("127.0.0.1", server.port))
+        text = json.dumps(body).encode()
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+        return s
+
+    def test_stop_is_heard_during_a_long_prefill(self):
+        """The budget ends in the middle of a batch: the device gives it up, nothing computes on memory that goes."""
+        with Server("--stop-budget-ms", 100, "--threads", 2) as server:
+            s = self.ask_raw(server, prompt="a b c d " * 1800, max_tokens=9)
+            server.settle("quire_lanes_open", 1)
+            begin = time.monotonic()
+            self.assertEqual(server.stop(signal.SIGINT), 0)
+            self.assertLess(time.monotonic() - begin, 5)
+            s.close()
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as prompt:
+            prompt.write("a b c d " * 1800)
+            prompt.flush()
+            one = subprocess.Popen([QUIRE, "generate", "--model", MODEL, "--prompt-file", prompt.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            time.sleep(1.5)
+            one.send_signal(signal.SIGINT)
+            self.assertIn(b"stopped before an answer came", one.communicate(timeout=10)[1])
+            self.assertIn(one.returncode, (1, 128 + signal.SIGINT))
+
+    def test_stream_that_nobody_reads_is_cut(self):
+        with Server("--stream-bytes", 4096, "--context", 4096) as server:
+            s = self.ask_raw(server, 2048, prompt="hi", max_tokens=4000, ignore_eos=True, stream=True, logprobs=1)
+            server.settle("quire_slow_clients_total", 1, 60)
+            server.settle("quire_lanes_open", 0)
+            s.close()
+
+    def test_lost_output_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            for words in (["--help"], ["generate", "--model", MODEL, "--prompt", "hi", "--max-tokens", "2", "--json"], ["doctor"]):
+                done = subprocess.run([QUIRE, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+                self.assertEqual(done.returncode, 1, words)
+                self.assertIn("standard output could not be written", done.stderr)
 
     def test_client_that_leaves_cancels_its_work(self):
         with Server("--max-lanes", 2) as server:
