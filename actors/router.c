@@ -1,5 +1,5 @@
-/* router.c - owns where each request runs: ranks workers by predicted time to first token, offers, fences what is late, and passes
- * tokens on.
+/* router.c - owns where each request runs: ranks workers by predicted time to first token, offers, fences what is late, passes tokens
+ * on, and offers a request again with all its tokens when its worker is lost.
  *
  *   gateway                    router                       worker (this node or another)
  *     place ------------------> | -- offer(attempt) --------> |
@@ -10,18 +10,33 @@
  *     <-- place_ended/refused - |
  *   heartbeat: observation, peer_down -> router;  host: link_down -> router
  *
+ * A lost worker. A request is taken from its worker when the node is silent (fenced first: the worker may only be slow), its link is
+ * down, the worker began anew or stopped, or it ends the request with an error that is its own failing:
+ *     MEMORY IO BUSY SHORTFALL PEER_DOWN STALE DRAINING DEVICE IN_USE UNKNOWN NO_WORKER      offered again
+ *     every other error (DEADLINE, NUMERIC, CONTEXT, NEVER_FITS, SLOW_CLIENT, PROTOCOL ...)   ends it: another worker would say the same
+ * The next offer carries attempt + 1, the prompt and every token received so far, generated_from = the prompt's length, the first
+ * max_tokens and what is left of the budget: sampling and stop positions go on where they were. It goes to the best other worker; to
+ * the lost one only after something new was heard of it. Without a candidate it waits RETRY_WAIT_US, or until its budget is over. After
+ * RETRIES_MAX losses, or when nobody was found, it ends with the error of the last loss. The gateway notices nothing of it. Usage
+ * (cached_tokens, queue_us, prefill_us) is that of the attempt which began without generated tokens; a worker tells it with the end, so
+ * it is 0 when that attempt did not live to tell it.
+ *
  * R1. Every place is answered exactly once: place_refused while no token was delivered and nothing ran, else place_ended, and
  *     place_ended only after the gateway took every token.
  * R2. Tokens count only from the worker of the current attempt, under that attempt, at index == next; a gap or a repeat changes
  *     nothing and is answered with the index that is expected; a request left out of the answer is one the router does not want.
- * R3. A candidate is offered each request once.
+ * R3. A candidate is offered each request once; of a request that runs or has been lost, once more after each time that something new
+ *     is heard of it.
  * R4. Open offers and cancels per worker stay below the window: cancels + requests that may still be cancelled < window holds at
  *     every offer, and only an offer raises it.
- * R5. Prompt tokens are kept from place until a worker accepts; their arena is bounded, a prompt that does not fit is refused BUSY.
+ * R5. The record of a request is its prompt and all its tokens [0, next), kept in blocks while it lives and nobody cancelled it. A
+ *     prompt without room is refused BUSY; a running request whose next token has no room loses its record: it goes on, is noted, and
+ *     ends with its worker. What is offered or waits has a record.
  * R6. The low 16 bits of a request id are its place in the gateway's table, and here too.
+ * R7. Of workers only this node's heartbeat tells; probes come from this edge's gateway only.
  * R8. Only workers of one fingerprint are offered requests: this node's own if it computes, else the first one's, until none of the
  *     workers that are known has it any more.
- * R7. Of workers only this node's heartbeat tells; probes come from this edge's gateway only. */
+ * R9. A request whose end is known (its last token ends it, or max_tokens are there) is never offered again: it ends so. */
 #include "actors/router.h"
 
 #include "actors/note.h"
@@ -36,20 +51,27 @@ enum {
     NO_WORKER_WAIT_US = 1000000, /* most time a request waits for a worker to be seen */
     FRESH_SILENCES = 2,          /* an observation older than so many times peer_down_ms does not count */
     RETRY_AFTER_MS = 1000,
-    ARENA_TOKENS = 1 << 19,   /* prompt tokens kept at once, or two contexts if that is more */
+    ARENA_TOKENS = 1 << 20,   /* tokens of all records kept at once; R5 says what happens at the bound */
+    BLOCK_TOKENS = 64,        /* tokens of one block of a record */
+    RETRIES_MAX = 4,          /* losses after which a request is offered again; the next one ends it */
+    RETRY_WAIT_US = 2000000,  /* most time it waits for a worker after a loss: below the seconds in which a client must hear */
     PREFILL_ROW_NS = 1000000, /* assumed while a worker has measured nothing */
     STEP_US = 20000
 };
 #define NONE UINT32_MAX
 
-/* WAITING: no worker was ready. OFFERED: one has been asked. RUNNING: one has accepted. ENDING: nothing more comes from a worker;
- * tokens may still have to reach the gateway. */
+/* A lost node re-offers every request at once: each record is copied at most once into one outbox. */
+_Static_assert(4 * ARENA_TOKENS + QR_REQUESTS_MAX * 1024 <= QR_OUTBOX_BYTES, "all records fit one outbox");
+_Static_assert(ARENA_TOKENS >= 2 * (QR_CONTEXT_MAX + BLOCK_TOKENS), "two whole contexts can be kept");
+
+/* WAITING: no worker was ready, or the last one was lost. OFFERED: one has been asked. RUNNING: one has accepted. ENDING: nothing more
+ * comes from a worker; tokens may still have to reach the gateway. */
 enum { FREE, WAITING, OFFERED, RUNNING, ENDING, STATES };
 static const uint8_t may_become[STATES] = {
     [FREE] = 1u << WAITING,
-    [WAITING] = 1u << OFFERED | 1u << FREE,
-    [OFFERED] = 1u << WAITING | 1u << OFFERED | 1u << RUNNING | 1u << FREE,
-    [RUNNING] = 1u << ENDING | 1u << FREE,
+    [WAITING] = 1u << OFFERED | 1u << ENDING | 1u << FREE,
+    [OFFERED] = 1u << WAITING | 1u << RUNNING | 1u << ENDING | 1u << FREE,
+    [RUNNING] = 1u << WAITING | 1u << ENDING | 1u << FREE,
     [ENDING] = 1u << FREE,
 };
 static const char *const state_names[STATES] = {"free", "waiting", "offered", "running", "ending"};
@@ -71,8 +93,9 @@ typedef struct worker {
 
 typedef struct request {
     uint64_t id;           /* 0 = free */
-    uint64_t tried;        /* bit w: worker w has been offered this request */
+    uint64_t tried;        /* bit w: worker w has been offered this request, and nothing new was heard of it (R3) */
     uint64_t by_us;        /* WAITING, OFFERED, cancelled while RUNNING: when to give up */
+    uint64_t wait_by_us;   /* until when it may wait for a worker */
     uint64_t budget_by_us; /* deadline of the whole request; QR_NEVER_US = none */
     uint64_t seed, queue_us, prefill_us;
     uint32_t state, attempt, worker;
@@ -83,11 +106,13 @@ typedef struct request {
     uint32_t cancel_sent;                  /* 1: offer_cancel of this attempt is on its way */
     uint32_t finish, error, cached_tokens; /* of the end, once it is known */
     uint32_t reason, retry_after_ms;       /* the most telling refusal so far */
-    uint32_t prompt_at, prompt_count;      /* in the arena; prompt_at NONE = not kept */
-    uint32_t arena_next, arena_previous;   /* neighbours in arena order; NONE = none */
+    uint32_t lost, retries;                /* error of the last loss, 0 = none; losses so far */
+    uint32_t began_at;                     /* next when the current attempt was offered */
+    uint32_t prompt_count;
+    uint32_t kept_count, first_block, last_block; /* record; 0 tokens = none */
+    uint32_t last_token, unused;                  /* last_token: of next tokens */
     uint32_t max_tokens, temperature_bits, top_p_bits, min_p_bits, top_k, priority;
     uint8_t logprobs, ignore_eos, tenant_salt_bytes, cache_salt_bytes;
-    uint32_t unused;
     uint8_t tenant_salt[QR_SALT_BYTES_MAX], cache_salt[QR_SALT_BYTES_MAX];
     uint32_t tokens[UNDELIVERED_MAX], logprob_bits[UNDELIVERED_MAX];
 } request_t;
@@ -98,17 +123,17 @@ typedef struct probe {
 
 typedef struct router {
     uint64_t address, gateway;
-    uint64_t requests_at, columns_at, arena_at; /* offsets of what follows this struct */
+    uint64_t requests_at, columns_at, links_at, blocks_at, scratch_at; /* offsets of what follows this struct */
     uint64_t epoch, drain_asker, drain_by_us;
-    uint64_t offers, offers_refused;
+    uint64_t offers, offers_refused, retries;
     probe_t probes[PROBES_MAX];
     worker_t workers[WORKERS_MAX];
     uint16_t queue[QR_REQUESTS_MAX];     /* ring of requests with something for the gateway */
     uint16_t in_flight[QR_REQUESTS_MAX]; /* requests of the open `tokens` question to the gateway */
     uint32_t worker_count, capacity, open, queue_head, queue_count, in_flight_count, asking; /* asking: that question is open */
-    uint32_t arena_tokens, arena_used, arena_kept; /* capacity; end of the last prompt; tokens of all prompts */
-    uint32_t arena_first, arena_last;
-    uint32_t draining;
+    uint32_t block_count, blocks_free, free_block;                                           /* blocks of records; the first free one */
+    uint32_t record_max; /* tokens of one record: a context and the last token, which needs no slot */
+    uint32_t draining, unused;
     uint32_t pinned;         /* 1: this node computes; only its own fingerprint counts */
     uint8_t fingerprint[32]; /* R8 */
 } router_t;
@@ -124,7 +149,9 @@ typedef struct columns {
 
 static request_t *request_at(const router_t *self, uint32_t index) { return (request_t *)((uintptr_t)self + self->requests_at) + index; }
 static columns_t *columns_of(const router_t *self) { return (columns_t *)((uintptr_t)self + self->columns_at); }
-static uint32_t *arena_of(const router_t *self) { return (uint32_t *)((uintptr_t)self + self->arena_at); }
+static uint32_t *links_of(const router_t *self) { return (uint32_t *)((uintptr_t)self + self->links_at); }
+static uint32_t *block_of(const router_t *self, uint32_t b) { return (uint32_t *)((uintptr_t)self + self->blocks_at) + b * BLOCK_TOKENS; }
+static uint32_t *scratch_of(const router_t *self) { return (uint32_t *)((uintptr_t)self + self->scratch_at); }
 static uint32_t index_of(const router_t *self, const request_t *r) { return (uint32_t)(r - request_at(self, 0)); }
 
 static request_t *find(const router_t *self, uint64_t id)
@@ -147,88 +174,112 @@ static void turn(request_t *r, uint32_t state)
     r->state = state;
 }
 
-/* ---- arena of prompt tokens: prompts in order of their offsets, closed up when the end is reached ---------------------- */
+/* ---- records: prompt and tokens of a request, in a chain of blocks ------------------------------------------------------ */
 
-static void arena_remove(router_t *self, request_t *r)
+static uint32_t blocks_for(uint64_t tokens) { return (uint32_t)qr_div_up(tokens, BLOCK_TOKENS); }
+
+static bool record_fits(const router_t *self, const request_t *r, uint64_t count)
 {
-    if (r->prompt_at == NONE) return;
-    if (r->arena_previous == NONE)
-        self->arena_first = r->arena_next;
-    else
-        request_at(self, r->arena_previous)->arena_next = r->arena_next;
-    if (r->arena_next == NONE)
-        self->arena_last = r->arena_previous;
-    else
-        request_at(self, r->arena_next)->arena_previous = r->arena_previous;
-    self->arena_kept -= r->prompt_count;
-    r->prompt_at = NONE;
-    const request_t *last = self->arena_last == NONE ? NULL : request_at(self, self->arena_last);
-    self->arena_used = last ? last->prompt_at + last->prompt_count : 0;
+    uint64_t all = r->kept_count + count;
+    return all <= self->record_max && blocks_for(all) - blocks_for(r->kept_count) <= self->blocks_free;
 }
 
-static void arena_close_up(router_t *self)
+static void record_drop(router_t *self, request_t *r)
 {
-    uint32_t at = 0;
-    for (uint32_t i = self->arena_first; i != NONE; i = request_at(self, i)->arena_next) {
-        request_t *r = request_at(self, i);
-        memmove(arena_of(self) + at, arena_of(self) + r->prompt_at, 4 * (size_t)r->prompt_count);
-        r->prompt_at = at;
-        at += r->prompt_count;
+    if (r->kept_count == 0) return;
+    links_of(self)[r->last_block] = self->free_block;
+    self->free_block = r->first_block;
+    self->blocks_free += blocks_for(r->kept_count);
+    r->kept_count = r->first_block = r->last_block = 0;
+}
+
+/* Appends tokens; they fit. */
+static void record_add(router_t *self, request_t *r, const uint32_t *tokens, uint64_t count)
+{
+    for (uint64_t done = 0; done < count;) {
+        uint32_t at = r->kept_count % BLOCK_TOKENS, part = (uint32_t)qr_min_u64(count - done, BLOCK_TOKENS - at);
+        if (at == 0) {
+            uint32_t block = self->free_block;
+            self->free_block = links_of(self)[block];
+            self->blocks_free--;
+            if (r->kept_count)
+                links_of(self)[r->last_block] = block;
+            else
+                r->first_block = block;
+            r->last_block = block;
+        }
+        memcpy(block_of(self, r->last_block) + at, tokens + done, 4 * (size_t)part);
+        r->kept_count += part;
+        done += part;
     }
-    self->arena_used = at;
 }
 
-static bool arena_fits(const router_t *self, uint64_t count) { return count <= self->arena_tokens - self->arena_kept; }
-
-static void arena_keep(router_t *self, request_t *r, qr_u32s_t tokens)
+/* The whole record side by side, in scratch. */
+static qr_u32s_t record_read(const router_t *self, const request_t *r)
 {
-    if (tokens.count > self->arena_tokens - self->arena_used) arena_close_up(self);
-    uint32_t index = index_of(self, r);
-    r->prompt_at = self->arena_used;
-    r->prompt_count = (uint32_t)tokens.count;
-    r->arena_next = NONE;
-    r->arena_previous = self->arena_last;
-    if (self->arena_last == NONE)
-        self->arena_first = index;
-    else
-        request_at(self, self->arena_last)->arena_next = index;
-    self->arena_last = index;
-    self->arena_used += r->prompt_count;
-    self->arena_kept += r->prompt_count;
-    memcpy(arena_of(self) + r->prompt_at, tokens.data, 4 * tokens.count);
+    uint32_t *to = scratch_of(self), block = r->first_block;
+    for (uint32_t at = 0; at < r->kept_count; at += BLOCK_TOKENS, block = links_of(self)[block])
+        memcpy(to + at, block_of(self, block), 4 * (size_t)qr_min_u32(BLOCK_TOKENS, r->kept_count - at));
+    return (qr_u32s_t){to, r->kept_count};
+}
+
+/* Newly received tokens; without room for them the record is given up (R5). */
+static void record_grow(router_t *self, request_t *r, const uint32_t *tokens, uint32_t count, qr_outbox_t *outbox)
+{
+    if (r->kept_count == 0) return;
+    if (record_fits(self, r, count)) {
+        record_add(self, r, tokens, count);
+        return;
+    }
+    qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_not_kept, r->id, r->kept_count, count, self->blocks_free);
+    record_drop(self, r);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t capacity_of(const qr_given_t *given) { return (uint32_t)qr_min_u64(given->params.max_requests, QR_REQUESTS_MAX); }
 
-static uint32_t arena_tokens_of(const qr_given_t *given)
+static uint32_t record_max_of(const qr_given_t *given) { return given->layout.context_tokens + 1; }
+
+static uint32_t block_count_of(const qr_given_t *given)
 {
-    uint64_t context = given->layout.context_tokens;
-    return (uint32_t)qr_min_u64(capacity_of(given) * context, qr_max_u64(2 * context, ARENA_TOKENS));
+    return (uint32_t)qr_min_u64((uint64_t)capacity_of(given) * blocks_for(record_max_of(given)), ARENA_TOKENS / BLOCK_TOKENS);
 }
 
-static uint64_t router_bytes(const qr_given_t *given)
+/* Offsets of what follows the struct; returns the bytes of the whole block. `self` may be NULL. */
+static uint64_t lay_out(router_t *self, const qr_given_t *given)
 {
-    return qr_round_up(sizeof(router_t), 64) + qr_round_up(capacity_of(given) * sizeof(request_t), 64) +
-           qr_round_up(sizeof(columns_t), 64) + qr_round_up(4 * (uint64_t)arena_tokens_of(given), 64);
+    uint64_t blocks = block_count_of(given);
+    uint64_t requests = qr_round_up(sizeof(router_t), 64);
+    uint64_t columns = requests + qr_round_up(capacity_of(given) * sizeof(request_t), 64);
+    uint64_t links = columns + qr_round_up(sizeof(columns_t), 64);
+    uint64_t tokens = links + qr_round_up(4 * blocks, 64);
+    uint64_t scratch = tokens + 4 * blocks * BLOCK_TOKENS;
+    if (self) {
+        self->requests_at = requests;
+        self->columns_at = columns;
+        self->links_at = links;
+        self->blocks_at = tokens;
+        self->scratch_at = scratch;
+    }
+    return scratch + qr_round_up(4 * (uint64_t)record_max_of(given), 64);
 }
+
+static uint64_t router_bytes(const qr_given_t *given) { return lay_out(NULL, given); }
 
 static void router_init(void *block, const qr_given_t *given, uint64_t address)
 {
     router_t *self = block;
+    lay_out(self, given);
     self->address = address;
     self->gateway = qr_address_partner(address, QR_ROLE_gateway);
     self->capacity = capacity_of(given);
-    self->arena_tokens = arena_tokens_of(given);
-    self->requests_at = qr_round_up(sizeof *self, 64);
-    self->columns_at = self->requests_at + qr_round_up(self->capacity * sizeof(request_t), 64);
-    self->arena_at = self->columns_at + qr_round_up(sizeof(columns_t), 64);
-    self->arena_first = self->arena_last = NONE;
+    self->record_max = record_max_of(given);
+    self->block_count = self->blocks_free = block_count_of(given);
+    for (uint32_t b = 0; b < self->block_count; b++) links_of(self)[b] = b + 1;
     self->drain_by_us = QR_NEVER_US;
     memcpy(self->fingerprint, given->layout.fingerprint.bytes, sizeof self->fingerprint);
     for (size_t i = 0; i < sizeof self->fingerprint; i++) self->pinned |= self->fingerprint[i] != 0;
-    for (uint32_t i = 0; i < self->capacity; i++) request_at(self, i)->prompt_at = NONE;
 }
 
 /* The entry of a worker, made if there is room; NONE otherwise. */
@@ -271,9 +322,8 @@ static void release(router_t *self, request_t *r)
 {
     qr_assert(r->worker == NONE && !r->queued);
     turn(r, FREE);
-    arena_remove(self, r);
+    record_drop(self, r);
     memset(r, 0, sizeof *r);
-    r->prompt_at = NONE;
     self->open--;
 }
 
@@ -312,7 +362,7 @@ static void settle_end(router_t *self, request_t *r, qr_outbox_t *outbox)
 {
     if (r->state != ENDING || r->count || r->queued) return;
     if (r->finish == QR_FINISH_REFUSED && r->next == 0)
-        answer_refused(self, r, r->error, r->error == QR_E_BUSY ? RETRY_AFTER_MS : 0, outbox);
+        answer_refused(self, r, r->error, r->error == QR_E_BUSY || r->error == QR_E_NO_WORKER ? RETRY_AFTER_MS : 0, outbox);
     else
         answer_ended(self, r, r->finish, r->error, outbox);
 }
@@ -321,6 +371,7 @@ static void settle_end(router_t *self, request_t *r, qr_outbox_t *outbox)
 static void end(router_t *self, request_t *r, uint32_t finish, uint32_t error, qr_outbox_t *outbox)
 {
     leave_worker(self, r);
+    record_drop(self, r);
     turn(r, ENDING);
     r->finish = finish;
     r->error = error;
@@ -362,13 +413,14 @@ static void agree_on_fingerprint(router_t *self, const worker_t *seen)
 /* Whether a worker may be asked at all: of the same fingerprint, and what is known of it is recent enough to act on. */
 static bool is_fresh(const router_t *self, const qr_given_t *given, const worker_t *w, uint64_t now_us)
 {
-    return w->known && is_alike(self, w) && now_us - qr_min_u64(w->observed_us, now_us) <= FRESH_SILENCES * given->params.peer_down_ms * 1000;
+    return w->known && is_alike(self, w) &&
+           now_us - qr_min_u64(w->observed_us, now_us) <= FRESH_SILENCES * given->params.peer_down_ms * 1000;
 }
 
 static bool may_offer(const worker_t *w, const request_t *r)
 {
     return w->state == QR_STATE_READY && w->offers_open < QR_REQUESTS_MAX && w->cancels_open + w->live < QR_REQUESTS_MAX &&
-           (w->context_tokens == 0 || r->prompt_count <= w->context_tokens);
+           (w->context_tokens == 0 || r->kept_count <= w->context_tokens);
 }
 
 /* Smallest score, then fewest open requests, then smallest address; NONE without a candidate. */
@@ -379,7 +431,7 @@ static uint32_t choose(const router_t *self, const qr_given_t *given, const requ
     for (uint32_t i = 0; i < self->worker_count; i++) {
         const worker_t *w = &self->workers[i];
         if ((r->tried >> i & 1u) || !is_fresh(self, given, w, now_us) || !may_offer(w, r)) continue;
-        uint64_t us = score_us(w, r->prompt_count);
+        uint64_t us = score_us(w, r->kept_count);
         if (best != NONE) {
             const worker_t *b = &self->workers[best];
             if (us > best_us || (us == best_us && w->requests_open > b->requests_open)) continue;
@@ -396,20 +448,21 @@ static void offer(router_t *self, const qr_given_t *given, request_t *r, uint32_
 {
     worker_t *w = &self->workers[index];
     turn(r, OFFERED);
-    r->attempt++;
+    r->attempt += !(r->lost && QR_MUTANT(226));
     r->worker = index;
     r->tried |= 1ull << index;
+    r->began_at = r->next;
     r->cancel_sent = 0;
     r->by_us = now_us + given->params.offer_timeout_ms * 1000;
     w->offers_open++;
     w->live++;
-    w->rows_since = add(w->rows_since, r->prompt_count);
+    w->rows_since = add(w->rows_since, r->kept_count);
     self->offers++;
     qr_offer_t body = {
         .request_id = r->id,
         .attempt = r->attempt,
-        .generated_from = r->prompt_count,
-        .tokens = {arena_of(self) + r->prompt_at, r->prompt_count},
+        .generated_from = QR_MUTANT(224) ? r->kept_count : r->prompt_count,
+        .tokens = record_read(self, r),
         .max_tokens = r->max_tokens,
         .temperature_bits = r->temperature_bits,
         .top_p_bits = r->top_p_bits,
@@ -425,6 +478,8 @@ static void offer(router_t *self, const qr_given_t *given, request_t *r, uint32_
                      : r->budget_by_us > now_us     ? r->budget_by_us - now_us
                                                     : 1,
     };
+    if (r->next && QR_MUTANT(225)) body.tokens.count--;
+    if (r->lost && QR_MUTANT(234)) body.budget_us = 0;
     qr_send(outbox, w->address, offer, &body);
     qr_outbox_alarm(outbox, r->by_us);
     qr_outbox_note(outbox, QR_LEVEL_TRACE, QR_NOTE_offered, r->id, w->address, r->attempt, us);
@@ -439,33 +494,56 @@ static uint32_t why_none(const router_t *self, const qr_given_t *given, const re
         if (!is_fresh(self, given, w, now_us) || (r->tried >> i & 1u)) continue;
         draining += w->state == QR_STATE_DRAINING;
         if (w->state != QR_STATE_READY) continue;
-        bool short_context = w->context_tokens && r->prompt_count > w->context_tokens;
+        bool short_context = w->context_tokens && r->kept_count > w->context_tokens;
         if (reason != QR_E_BUSY) reason = short_context ? QR_E_CONTEXT : QR_E_BUSY;
     }
     return reason || draining == 0 || draining < self->worker_count ? reason : QR_E_DRAINING;
 }
 
+/* Ends a request that no worker took or will take again. */
+static void give_up(router_t *self, request_t *r, uint32_t error, qr_outbox_t *outbox)
+{
+    bool later = error == QR_E_BUSY || error == QR_E_SHORTFALL || error == QR_E_NO_WORKER || error == QR_E_DRAINING;
+    end(self, r, later && r->next == 0 ? QR_FINISH_REFUSED : QR_FINISH_ERROR, error, outbox);
+}
+
+/* No candidate: waits for one to be seen, if that may help and there is time. */
+static bool wait_for_worker(request_t *r, uint32_t reason, uint64_t now_us, qr_outbox_t *outbox)
+{
+    bool may_help = r->lost || (reason == 0 && r->tried == 0);
+    if (!may_help || now_us >= r->wait_by_us) return false;
+    r->by_us = r->wait_by_us;
+    qr_outbox_alarm(outbox, r->by_us);
+    return true;
+}
+
 /* The best candidate that was not asked yet, or the answer that there is none. WAITING before and, if it goes on waiting, after. */
 static void offer_next(router_t *self, const qr_given_t *given, request_t *r, uint64_t now_us, qr_outbox_t *outbox)
 {
+    if (r->cancel_finish) {
+        end(self, r, r->cancel_finish, 0, outbox);
+        return;
+    }
+    if (r->lost && now_us >= r->budget_by_us) {
+        give_up(self, r, QR_E_DEADLINE, outbox);
+        return;
+    }
     uint64_t us = 0;
-    uint32_t index = r->cancel_finish ? NONE : choose(self, given, r, now_us, &us);
+    uint32_t index = choose(self, given, r, now_us, &us);
     if (index != NONE) {
         offer(self, given, r, index, us, now_us, outbox);
         return;
     }
-    if (r->cancel_finish) {
-        answer_ended(self, r, r->cancel_finish, 0, outbox);
-        return;
-    }
     uint32_t reason = r->reason ? r->reason : why_none(self, given, r, now_us);
-    if (reason == 0 && r->tried == 0 && now_us < r->by_us) {
-        qr_outbox_alarm(outbox, r->by_us);
+    if (wait_for_worker(r, reason, now_us, outbox)) return;
+    if (reason == 0) reason = QR_E_NO_WORKER;
+    if (r->lost) reason = r->lost;
+    qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_refused, r->id, reason, r->attempt, 0);
+    if (r->lost) {
+        give_up(self, r, reason, outbox);
         return;
     }
-    if (reason == 0) reason = QR_E_NO_WORKER;
     uint32_t retry = r->retry_after_ms ? r->retry_after_ms : reason == QR_E_BUSY || reason == QR_E_NO_WORKER ? RETRY_AFTER_MS : 0;
-    qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_refused, r->id, reason, r->attempt, 0);
     answer_refused(self, r, reason, retry, outbox);
 }
 
@@ -500,6 +578,60 @@ static void send_cancel(router_t *self, request_t *r, uint32_t finish, qr_outbox
     w->cancels_open++;
 }
 
+/* ---- losses: see the head of this file --------------------------------------------------------------------------------------- */
+
+/* Whether an error is the failing of the worker that tells it, so that another may do better. */
+static bool is_workers_failing(uint32_t error)
+{
+    switch (error) {
+    case QR_E_MEMORY:
+    case QR_E_IO:
+    case QR_E_BUSY:
+    case QR_E_SHORTFALL:
+    case QR_E_PEER_DOWN:
+    case QR_E_STALE:
+    case QR_E_DRAINING:
+    case QR_E_DEVICE:
+    case QR_E_IN_USE:
+    case QR_E_UNKNOWN:
+    case QR_E_NO_WORKER: return true;
+    default: return QR_MUTANT(233);
+    }
+}
+
+/* How the tokens received so far end a request; 0: they do not. The rule of the scheduler, which may not have lived to tell it. */
+static uint32_t known_finish(const qr_given_t *given, const request_t *r)
+{
+    const qr_vocabulary_t *v = &given->vocabulary;
+    if (r->next == 0) return 0;
+    if (!r->ignore_eos && r->last_token < v->count && v->flags && (v->flags[r->last_token] & QR_TOKEN_END)) return QR_FINISH_STOP;
+    return r->next == r->max_tokens ? QR_FINISH_LENGTH : 0;
+}
+
+/* Takes a request from its worker, which was fenced if it may still run it, and offers it to the next. */
+static void lose(router_t *self, const qr_given_t *given, request_t *r, uint32_t error, uint64_t now_us, qr_outbox_t *outbox)
+{
+    uint32_t finish = QR_MUTANT(227) ? 0 : known_finish(given, r), worker = r->worker;
+    if (r->cancel_finish || finish) {
+        end(self, r, r->cancel_finish ? r->cancel_finish : finish, 0, outbox);
+        return;
+    }
+    qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_worker_lost, r->id, error, self->workers[worker].address, r->attempt);
+    if (r->kept_count == 0 || (r->retries == RETRIES_MAX && !QR_MUTANT(229))) {
+        give_up(self, r, error, outbox);
+        return;
+    }
+    self->retries++;
+    r->retries++;
+    r->lost = error;
+    if (QR_MUTANT(228)) r->tried = 0;
+    if (QR_MUTANT(237)) r->count = r->sent;
+    r->wait_by_us = qr_min_u64(now_us + RETRY_WAIT_US, r->budget_by_us);
+    leave_worker(self, r);
+    turn(r, WAITING);
+    offer_next(self, given, r, now_us, outbox);
+}
+
 /* ---- place --------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t check_place(const router_t *self, const qr_given_t *given, const qr_place_t *b)
@@ -511,7 +643,7 @@ static uint32_t check_place(const router_t *self, const qr_given_t *given, const
     if (b->tokens.count == 0 || b->max_tokens == 0) return QR_E_INVALID;
     if (b->tokens.count > given->layout.context_tokens) return QR_E_CONTEXT;
     if (b->tenant_salt.count > QR_SALT_BYTES_MAX || b->cache_salt.count > QR_SALT_BYTES_MAX) return QR_E_LIMIT;
-    return arena_fits(self, b->tokens.count) ? 0 : QR_E_BUSY;
+    return record_fits(self, request_at(self, index), b->tokens.count) ? 0 : QR_E_BUSY;
 }
 
 static void on_place(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -529,7 +661,7 @@ static void on_place(router_t *self, const qr_given_t *given, const qr_message_t
     r->id = b->request_id;
     r->worker = NONE;
     turn(r, WAITING);
-    r->by_us = message->now_us + NO_WORKER_WAIT_US;
+    r->by_us = r->wait_by_us = message->now_us + NO_WORKER_WAIT_US;
     r->budget_by_us = b->budget_us ? add(message->now_us, b->budget_us) : QR_NEVER_US;
     r->seed = b->seed;
     r->max_tokens = b->max_tokens;
@@ -544,7 +676,8 @@ static void on_place(router_t *self, const qr_given_t *given, const qr_message_t
     r->cache_salt_bytes = (uint8_t)b->cache_salt.count;
     qr_copy(r->tenant_salt, b->tenant_salt.data, b->tenant_salt.count);
     qr_copy(r->cache_salt, b->cache_salt.data, b->cache_salt.count);
-    arena_keep(self, r, b->tokens);
+    r->prompt_count = (uint32_t)b->tokens.count;
+    record_add(self, r, b->tokens.data, b->tokens.count);
     offer_next(self, given, r, message->now_us, outbox);
 }
 
@@ -553,17 +686,18 @@ static void on_place_cancel(router_t *self, const qr_given_t *given, const qr_me
     const qr_place_cancel_t *b = &message->body.place_cancel;
     request_t *r = find(self, b->request_id);
     if (!r || r->cancel_finish) return; /* crossed its answer */
-    r->cancel_finish = b->finish;
+    r->cancel_finish = b->finish ? b->finish : QR_FINISH_CANCELLED;
+    record_drop(self, r); /* it will not be offered again */
     if (r->state == RUNNING) {
         r->by_us = message->now_us + given->params.offer_timeout_ms * 1000;
         qr_outbox_alarm(outbox, r->by_us);
     }
     if (!r->sent && !r->queued) r->count = 0; /* nobody wants what is left */
     switch (r->state) {
-    case WAITING: answer_ended(self, r, b->finish, 0, outbox); break;
+    case WAITING: end(self, r, r->cancel_finish, 0, outbox); break;
     case OFFERED:
     case RUNNING:
-        if (!QR_MUTANT(220)) send_cancel(self, r, b->finish, outbox);
+        if (!QR_MUTANT(220)) send_cancel(self, r, r->cancel_finish, outbox);
         break;
     default: break;
     }
@@ -582,10 +716,9 @@ static request_t *find_offered(router_t *self, uint64_t id, uint32_t attempt, ui
     return NULL;
 }
 
-static void accept(router_t *self, request_t *r)
+static void accept(request_t *r)
 {
     turn(r, RUNNING);
-    arena_remove(self, r);
     if (!r->cancel_finish) r->by_us = QR_NEVER_US;
 }
 
@@ -596,7 +729,7 @@ static void on_offer_accepted(router_t *self, const qr_message_t *message, qr_ou
     if (w == NONE) return;
     if (self->workers[w].offers_open) self->workers[w].offers_open--;
     request_t *r = find_offered(self, b->request_id, b->attempt, w, message->type, outbox);
-    if (r) accept(self, r);
+    if (r) accept(r);
 }
 
 static void on_offer_refused(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -645,7 +778,8 @@ static bool tokens_add_up(const qr_tokens_t *b)
 }
 
 /* New tokens of one entry into the request, as many as it has room for. */
-static void keep_tokens(request_t *r, const uint32_t *tokens, const uint32_t *logprob_bits, uint32_t count)
+static void keep_tokens(router_t *self, request_t *r, const uint32_t *tokens, const uint32_t *logprob_bits, uint32_t count,
+                        qr_outbox_t *outbox)
 {
     uint32_t fit = qr_min_u32(count, UNDELIVERED_MAX - r->count);
     if (r->cancel_finish)
@@ -654,12 +788,34 @@ static void keep_tokens(request_t *r, const uint32_t *tokens, const uint32_t *lo
         memcpy(r->tokens + r->count, tokens, 4 * (size_t)fit);
         memcpy(r->logprob_bits + r->count, logprob_bits, 4 * (size_t)fit);
         r->count += fit;
+        record_grow(self, r, tokens, fit, outbox);
+        if (fit) r->last_token = tokens[fit - 1];
     }
     r->next += fit;
 }
 
+/* The worker's part in a request is over, says the worker: the end of the request, or a loss. */
+static void worker_ended(router_t *self, const qr_given_t *given, request_t *r, uint32_t finish, uint32_t error, uint64_t now_us,
+                         qr_outbox_t *outbox)
+{
+    if ((finish == QR_FINISH_ERROR || finish == QR_FINISH_REFUSED) && is_workers_failing(error))
+        lose(self, given, r, error, now_us, outbox);
+    else
+        end(self, r, finish, error, outbox);
+}
+
+/* What a worker tells of an attempt's cost; of the attempt that began without generated tokens it counts. */
+static void keep_usage(request_t *r, const qr_tokens_t *b, uint64_t i)
+{
+    if (r->began_at && !QR_MUTANT(235)) return;
+    if (b->cached_tokens.count) r->cached_tokens = b->cached_tokens.data[i];
+    if (b->queue_us.count) r->queue_us = b->queue_us.data[i];
+    if (b->prefill_us.count) r->prefill_us = b->prefill_us.data[i];
+}
+
 /* One entry of a worker's `tokens`. Returns the index to acknowledge; NONE: nothing of it is wanted any more. */
-static uint32_t take_entry(router_t *self, const qr_tokens_t *b, uint64_t i, uint64_t at, uint32_t worker, qr_outbox_t *outbox)
+static uint32_t take_entry(router_t *self, const qr_given_t *given, const qr_tokens_t *b, uint64_t i, uint64_t at, uint32_t worker,
+                           uint64_t now_us, qr_outbox_t *outbox)
 {
     uint32_t index = b->indexes.data[i], count = b->counts.data[i], last = index + count;
     request_t *r = find(self, b->request_ids.data[i]);
@@ -669,7 +825,7 @@ static uint32_t take_entry(router_t *self, const qr_tokens_t *b, uint64_t i, uin
                        r ? r->attempt : 0);
         return NONE;
     }
-    if (r->state == OFFERED) accept(self, r); /* who sends tokens has accepted */
+    if (r->state == OFFERED) accept(r); /* who sends tokens has accepted */
     if (index > r->next || last < index) return r->next;
     if (count > r->max_tokens - index) { /* more than was asked for; index <= next <= max_tokens */
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_protocol, r->id, QR_MESSAGE_tokens, last, r->max_tokens);
@@ -677,14 +833,13 @@ static uint32_t take_entry(router_t *self, const qr_tokens_t *b, uint64_t i, uin
         end(self, r, QR_FINISH_ERROR, QR_E_PROTOCOL, outbox);
         return NONE;
     }
-    if (b->cached_tokens.count) r->cached_tokens = b->cached_tokens.data[i];
-    if (b->queue_us.count) r->queue_us = b->queue_us.data[i];
-    if (b->prefill_us.count) r->prefill_us = b->prefill_us.data[i];
+    keep_usage(r, b, i);
     uint32_t skip = QR_MUTANT(222) ? 0 : r->next - index;
-    if (skip < count) keep_tokens(r, b->tokens.data + at + skip, b->logprob_bits.data + at + skip, count - skip);
+    if (skip < count) keep_tokens(self, r, b->tokens.data + at + skip, b->logprob_bits.data + at + skip, count - skip, outbox);
     uint32_t next = r->next;
     if (r->count) enqueue(self, r);
-    if (b->finishes.data[i] && (next == last || QR_MUTANT(223))) end(self, r, b->finishes.data[i], b->errors.data[i], outbox);
+    if (b->finishes.data[i] && (next == last || QR_MUTANT(223)))
+        worker_ended(self, given, r, b->finishes.data[i], b->errors.data[i], now_us, outbox);
     return next;
 }
 
@@ -739,7 +894,7 @@ static void deliver(router_t *self, qr_outbox_t *outbox)
     self->asking = 1;
 }
 
-static void on_tokens(router_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+static void on_tokens(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_tokens_t *b = &message->body.tokens;
     columns_t *c = columns_of(self);
@@ -753,7 +908,7 @@ static void on_tokens(router_t *self, const qr_message_t *message, qr_outbox_t *
     for (uint64_t i = 0, at = 0; i < n; i++) {
         c->ids[named] = b->request_ids.data[i];
         c->attempts[named] = b->attempts.data[i];
-        c->indexes[named] = take_entry(self, b, i, at, worker, outbox);
+        c->indexes[named] = take_entry(self, given, b, i, at, worker, message->now_us, outbox);
         named += c->indexes[named] != NONE;
         at += b->counts.data[i];
     }
@@ -796,14 +951,20 @@ static void lose_worker(router_t *self, const qr_given_t *given, uint32_t index,
     for (uint32_t i = 0; i < self->capacity; i++) {
         request_t *r = request_at(self, i);
         if (r->state == FREE || r->worker != index) continue;
-        if (reachable) send_cancel(self, r, QR_FINISH_CANCELLED, outbox);
-        if (r->state == OFFERED)
-            offer_lost(self, given, r, QR_E_NO_WORKER, 0, now_us, outbox);
-        else if (r->cancel_finish)
-            end(self, r, r->cancel_finish, 0, outbox);
-        else
-            end(self, r, QR_FINISH_ERROR, QR_E_PEER_DOWN, outbox);
+        if (reachable && !QR_MUTANT(236)) send_cancel(self, r, QR_FINISH_CANCELLED, outbox); /* first the fence, then the next */
+        lose(self, given, r, r->state == OFFERED && r->next == 0 ? QR_E_NO_WORKER : QR_E_PEER_DOWN, now_us, outbox);
     }
+}
+
+/* Every worker of a node is lost: none of them is a candidate for what another one had. */
+static void lose_node(router_t *self, const qr_given_t *given, uint32_t node, bool reachable, uint64_t now_us, qr_outbox_t *outbox)
+{
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t w = 0; w < self->worker_count; w++) {
+            if (qr_address_node(self->workers[w].address) != node) continue;
+            self->workers[w].known = 0;
+            if (pass) lose_worker(self, given, w, reachable, now_us, outbox);
+        }
 }
 
 static void end_probes(router_t *self, uint32_t worker, uint32_t reason, qr_outbox_t *outbox)
@@ -829,8 +990,10 @@ static void on_observation(router_t *self, const qr_given_t *given, const qr_mes
     }
     worker_t *w = &self->workers[index];
     if (b->worker_epoch == w->epoch && b->sequence < w->sequence) return; /* older than what is known */
-    if (b->worker_epoch != w->epoch && w->epoch) lose_worker(self, given, index, false, message->now_us, outbox); /* it began anew */
-    if (b->worker_epoch != w->epoch || b->sequence != w->sequence) w->rows_since = 0;
+    bool anew = b->worker_epoch != w->epoch, fresh = anew || b->sequence != w->sequence || !w->known;
+    if (anew && w->epoch) lose_worker(self, given, index, false, message->now_us, outbox);                  /* it began anew */
+    if (!anew && b->state == QR_STATE_DOWN) lose_worker(self, given, index, true, message->now_us, outbox); /* it stopped */
+    if (anew || b->sequence != w->sequence) w->rows_since = 0;
     w->known = 1;
     w->epoch = b->worker_epoch;
     w->sequence = b->sequence;
@@ -846,19 +1009,21 @@ static void on_observation(router_t *self, const qr_given_t *given, const qr_mes
     memcpy(w->fingerprint, b->fingerprint.bytes, sizeof w->fingerprint);
     agree_on_fingerprint(self, w);
     if (!is_alike(self, w)) qr_outbox_note(outbox, QR_LEVEL_TRACE, QR_NOTE_other_model, 0, w->address, 0, 0);
-    for (uint32_t i = 0; i < self->capacity; i++)
-        if (request_at(self, i)->state == WAITING) offer_next(self, given, request_at(self, i), message->now_us, outbox);
+    for (uint32_t i = 0; i < self->capacity; i++) {
+        request_t *r = request_at(self, i);
+        if (fresh && !QR_MUTANT(238) && (r->lost || r->state == RUNNING) && r->worker != index) r->tried &= ~(1ull << index); /* R3 */
+        if (r->state == WAITING) offer_next(self, given, r, message->now_us, outbox);
+    }
+    settle_drain(self, message->now_us, outbox);
 }
 
 static void on_peer_down(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_peer_down_t *b = &message->body.peer_down;
     qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_peer_down, 0, b->node, b->node_epoch, b->silence_us);
-    for (uint32_t w = 0; w < self->worker_count; w++) {
-        if (qr_address_node(self->workers[w].address) != b->node) continue;
-        lose_worker(self, given, w, true, message->now_us, outbox);
-        end_probes(self, w, QR_E_PEER_DOWN, outbox);
-    }
+    lose_node(self, given, b->node, true, message->now_us, outbox);
+    for (uint32_t w = 0; w < self->worker_count; w++)
+        if (qr_address_node(self->workers[w].address) == b->node) end_probes(self, w, QR_E_PEER_DOWN, outbox);
     deliver(self, outbox);
     settle_drain(self, message->now_us, outbox);
 }
@@ -866,10 +1031,10 @@ static void on_peer_down(router_t *self, const qr_given_t *given, const qr_messa
 /* The host has closed every question towards that node. */
 static void on_link_down(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
+    lose_node(self, given, message->body.link_down.node, false, message->now_us, outbox);
     for (uint32_t i = 0; i < self->worker_count; i++) {
         worker_t *w = &self->workers[i];
         if (qr_address_node(w->address) != message->body.link_down.node) continue;
-        lose_worker(self, given, i, false, message->now_us, outbox);
         end_probes(self, i, QR_E_PEER_DOWN, outbox);
         w->offers_open = w->cancels_open = w->probes_open = 0;
         w->epoch = w->sequence = 0;
@@ -970,8 +1135,8 @@ enum {
 
 static void on_metrics_read(const router_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
-    const uint32_t ids[] = {METRIC_offers_total, METRIC_offers_refused_total};
-    const uint64_t values[] = {self->offers, self->offers_refused};
+    const uint32_t ids[] = {METRIC_offers_total, METRIC_offers_refused_total, METRIC_retries_total};
+    const uint64_t values[] = {self->offers, self->offers_refused, self->retries};
     qr_send(outbox, message->from, metrics, &(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}});
 }
 
@@ -989,7 +1154,7 @@ static void router_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_offer_accepted: on_offer_accepted(self, message, outbox); break;
     case QR_MESSAGE_offer_refused: on_offer_refused(self, given, message, outbox); break;
     case QR_MESSAGE_offer_cancelled: on_offer_cancelled(self, message, outbox); break;
-    case QR_MESSAGE_tokens: on_tokens(self, message, outbox); break;
+    case QR_MESSAGE_tokens: on_tokens(self, given, message, outbox); break;
     case QR_MESSAGE_tokens_taken: on_tokens_taken(self, message, outbox); break;
     case QR_MESSAGE_observation: on_observation(self, given, message, outbox); break;
     case QR_MESSAGE_peer_down: on_peer_down(self, given, message, outbox); break;
@@ -1004,47 +1169,52 @@ static void router_handle(void *block, const qr_given_t *given, const qr_message
     }
 }
 
-static void check_request(const router_t *self, const request_t *r, uint32_t index)
+static void check_request(const router_t *self, const qr_given_t *given, const request_t *r, uint32_t index)
 {
     qr_assert(r->state < STATES && (r->id & 0xffff) == index); /* R6 */
     qr_assert(r->count <= UNDELIVERED_MAX && r->sent <= r->count && r->count <= r->next && r->next <= r->max_tokens);
     qr_assert((r->state == OFFERED || r->state == RUNNING) == (r->worker != NONE));
-    qr_assert((r->prompt_at != NONE) == (r->state == WAITING || r->state == OFFERED)); /* R5 */
-    qr_assert(r->state != ENDING || r->count > 0);                                     /* R1 */
+    bool waits = r->state == WAITING || r->state == OFFERED;
+    qr_assert(r->kept_count == 0 || r->kept_count == r->prompt_count + r->next);             /* R5 */
+    qr_assert(r->kept_count == 0 || (r->state != ENDING && !r->cancel_finish));              /* R5 */
+    qr_assert(!waits || r->cancel_finish || (r->kept_count && known_finish(given, r) == 0)); /* R5, R9 */
+    qr_assert(r->retries <= RETRIES_MAX && (r->lost != 0) == (r->retries != 0) && r->began_at <= r->next);
+    qr_assert(r->state != ENDING || r->count > 0); /* R1 */
     qr_assert(r->count == 0 || r->queued || r->sent || r->cancel_finish);
     qr_assert(r->worker == NONE || (self->workers[r->worker].address && (r->tried >> r->worker & 1u))); /* R3 */
 }
 
-static void check_arena(const router_t *self)
+static void check_records(const router_t *self)
 {
-    uint64_t kept = 0;
-    uint32_t at = 0, previous = NONE;
-    for (uint32_t i = self->arena_first; i != NONE; i = request_at(self, i)->arena_next) {
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < self->capacity; i++) {
         const request_t *r = request_at(self, i);
-        qr_assert(r->prompt_at >= at && r->prompt_at != NONE && r->arena_previous == previous);
-        at = r->prompt_at + r->prompt_count;
-        kept += r->prompt_count;
-        previous = i;
+        uint32_t block = r->first_block, last = block;
+        for (uint32_t k = 0; k < blocks_for(r->kept_count); k++, block = links_of(self)[block]) {
+            qr_assert(block < self->block_count);
+            last = block;
+        }
+        qr_assert(last == r->last_block);
+        used += blocks_for(r->kept_count);
     }
-    qr_assert(previous == self->arena_last && kept == self->arena_kept && at == self->arena_used && at <= self->arena_tokens);
+    qr_assert(used + self->blocks_free == self->block_count); /* R5 */
 }
 
 static void router_check(const void *block, const qr_given_t *given)
 {
-    (void)given;
     const router_t *self = block;
     uint32_t open = 0, queued = 0, sent = 0, live[WORKERS_MAX] = {0};
     for (uint32_t i = 0; i < self->capacity; i++) {
         const request_t *r = request_at(self, i);
         if (r->state == FREE) {
-            qr_assert(r->id == 0 && r->prompt_at == NONE && !r->queued);
+            qr_assert(r->id == 0 && r->kept_count == 0 && !r->queued);
             continue;
         }
         open++;
         queued += r->queued;
         sent += r->sent > 0;
         if (r->worker != NONE && !r->cancel_sent) live[r->worker]++;
-        check_request(self, r, i);
+        check_request(self, given, r, i);
     }
     qr_assert(open == self->open && queued == self->queue_count);
     qr_assert(self->asking ? sent <= self->in_flight_count : sent == 0);
@@ -1053,7 +1223,7 @@ static void router_check(const void *block, const qr_given_t *given)
         qr_assert(worker->live == live[w] && worker->offers_open <= QR_REQUESTS_MAX &&
                   worker->cancels_open + worker->live <= QR_REQUESTS_MAX); /* R4 */
     }
-    check_arena(self);
+    check_records(self);
 }
 
 static void router_print(const void *block, const qr_given_t *given, qr_text_t *text)
@@ -1088,6 +1258,8 @@ static void router_print(const void *block, const qr_given_t *given, qr_text_t *
         qr_text_put_u64(text, r->attempt);
         qr_text_put(text, ", next ");
         qr_text_put_u64(text, r->next);
+        qr_text_put(text, ", losses ");
+        qr_text_put_u64(text, r->retries);
         qr_text_put(text, "\n");
     }
 }

@@ -1,7 +1,8 @@
 /* link: qr_actor_gateway qr_actor_detokenize qr_actor_router qr_transport qr_messages */
 /* The edge group in a world of chance: real gateway and router between a scripted asker, text and two workers (one on another node).
  * Messages are encoded, judged by the host's own credit table, and delivered in any order that keeps each pair's own. Workers refuse,
- * answer late, repeat and go away; clients leave. Every request must be answered once, with the right tokens in the right order. */
+ * answer late, repeat, fail and go away; clients leave. Every request must be answered once, with the right tokens in the right order,
+ * and what a lost worker had is offered to another with every token the router has received. */
 #include "tests/unit/edge_harness.h"
 
 #include "actors/gateway.h"
@@ -21,7 +22,7 @@ typedef struct flight {
 /* What a scripted worker knows of one attempt. */
 typedef struct record {
     uint64_t id, key;
-    uint32_t used, attempt, drawn, acked, max_tokens, finish, ended, late; /* late: the offer is not answered yet */
+    uint32_t used, attempt, first, drawn, acked, max_tokens, finish, error, ended, late; /* late: the offer is not answered yet */
 } record_t;
 
 typedef struct asked {
@@ -40,7 +41,7 @@ typedef struct world {
     record_t records[2][RECORDS];
     uint32_t tokens_open[2];
     asked_t asked[REQUESTS];
-    uint32_t submitted, open;
+    uint32_t submitted, open, continued; /* continued: offers that came with generated tokens */
 } world_t;
 
 static const uint64_t addresses[WHO] = {
@@ -130,7 +131,11 @@ static void worker_hears(world_t *w, uint32_t n, const qr_message_t *m)
         while (r->used) r++;
         *r = (record_t){.id = o->request_id, .used = 1, .attempt = o->attempt, .max_tokens = o->max_tokens, .late = 1};
         memcpy(&r->key, o->cache_salt.data, 8);
-        assert_int_equal(o->tokens.count, 2 + r->key % 5);
+        assert_int_equal(o->generated_from, 2 + r->key % 5);
+        r->first = r->drawn = r->acked = (uint32_t)o->tokens.count - o->generated_from;
+        assert_true(r->first < r->max_tokens);
+        for (uint32_t k = 0; k < r->first; k++) assert_int_equal(o->tokens.data[o->generated_from + k], token_of(r->key, k));
+        w->continued += r->first > 0;
         if (chance(w, 90)) answer_offer(w, n, r);
     } else if (m->type == QR_MESSAGE_offer_cancel) {
         const qr_offer_cancel_t *c = &m->body.offer_cancel;
@@ -163,8 +168,7 @@ static void worker_hears(world_t *w, uint32_t n, const qr_message_t *m)
 static void worker_steps(world_t *w, uint32_t n)
 {
     uint64_t ids[RECORDS];
-    uint32_t attempts[RECORDS], indexes[RECORDS], counts[RECORDS], finishes[RECORDS], errors[RECORDS] = {0}, ids_of[1024], count = 0,
-                                                                                      total = 0;
+    uint32_t attempts[RECORDS], indexes[RECORDS], counts[RECORDS], finishes[RECORDS], errors[RECORDS], ids_of[1024], count = 0, total = 0;
     for (uint32_t i = 0; i < RECORDS; i++) {
         record_t *r = &w->records[n][i];
         if (!r->used) continue;
@@ -175,11 +179,15 @@ static void worker_steps(world_t *w, uint32_t n)
         if (!r->ended && r->drawn < r->max_tokens) r->drawn++;
         if (!r->ended && r->drawn == r->max_tokens) r->ended = 1, r->finish = QR_FINISH_LENGTH;
         if (w->tokens_open[n] || (r->acked == r->drawn && !r->ended) || total + 32 > QR_COUNT(ids_of)) continue;
-        uint32_t from = chance(w, 10) ? 0 : r->acked; /* a repeat from the start */
+        if (!r->ended && chance(w, 2)) { /* it fails, for a reason of its own or of the request's */
+            r->ended = 1, r->finish = QR_FINISH_ERROR, r->error = chance(w, 80) ? QR_E_DEVICE : QR_E_NUMERIC;
+        }
+        uint32_t from = chance(w, 10) ? r->first : r->acked; /* a repeat from the start */
         ids[count] = r->id;
         attempts[count] = r->attempt;
         indexes[count] = from;
         counts[count] = r->drawn - from;
+        errors[count] = r->ended ? r->error : 0;
         finishes[count++] = r->ended ? r->finish : 0;
         for (uint32_t k = from; k < r->drawn; k++) ids_of[total++] = token_of(r->key, k);
         if (r->ended) r->ended = 2;
@@ -411,7 +419,7 @@ static void settle(world_t *w)
     }
 }
 
-static void run(uint64_t seed, uint32_t *finishes)
+static uint32_t run(uint64_t seed, uint32_t *finishes)
 {
     static world_t w;
     world_init(&w, seed);
@@ -431,16 +439,19 @@ static void run(uint64_t seed, uint32_t *finishes)
         for (uint32_t i = 0; i < RECORDS; i++) assert_true(!w.records[n][i].used || w.records[n][i].late);
     assert_true(w.most_flights < 4 * REQUESTS);
     world_done(&w);
+    return w.continued;
 }
 
 static void test_every_request_ends_once(void **unused)
 {
     (void)unused;
-    uint32_t finishes[6] = {0};
+    uint32_t finishes[6] = {0}, continued = 0;
     for (uint64_t seed = 1; seed <= 24; seed++) {
         print_message("seed %u\n", (unsigned)seed);
-        run(seed, finishes);
+        continued += run(seed, finishes);
     }
+    print_message("continued on another worker: %u\n", continued);
+    assert_true(continued > 100);
     for (uint32_t finish = 1; finish < 6; finish++) {
         print_message("finish %u: %u\n", finish, finishes[finish]);
         assert_true(finishes[finish] > 0); /* the worlds were not too kind */

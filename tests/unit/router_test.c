@@ -113,6 +113,501 @@ static void lose(bool link)
         SAY(&rig, heartbeat, peer_down, .node = 2, .node_epoch = 5, .silence_us = 1);
 }
 
+/* ---- losses -------------------------------------------------------------------------------------------------------------- */
+
+static const uint32_t prompt_ids[] = {71, 72, 73}, drawn_ids[] = {31, 32, 33, 34, 35, 36, 37, 38};
+enum { PROMPT = 3 };
+
+static void place_long(uint64_t id, uint32_t max_tokens, uint64_t budget_us)
+{
+    SAY(&rig, gateway, place, .request_id = id, .tokens = {prompt_ids, PROMPT}, .max_tokens = max_tokens, .seed = 42, .logprobs = 1,
+        .temperature_bits = 11, .priority = 2, .cache_salt = TEXT_COLUMN("salt"), .budget_us = budget_us);
+}
+/* An offer of prompt_ids and the first `drawn` of drawn_ids. */
+static const qr_offer_t *assert_retry(uint32_t node, uint64_t id, uint32_t attempt, uint32_t drawn)
+{
+    const qr_offer_t *o = NEXT(&rig, worker(node), offer);
+    assert_int_equal(o->request_id, id);
+    assert_int_equal(o->attempt, attempt);
+    assert_int_equal(o->generated_from, PROMPT);
+    assert_int_equal(o->tokens.count, PROMPT + drawn);
+    assert_memory_equal(o->tokens.data, prompt_ids, sizeof prompt_ids);
+    assert_memory_equal(o->tokens.data + PROMPT, drawn_ids, 4 * (size_t)drawn);
+    assert_int_equal(o->seed, 42);
+    assert_int_equal(o->logprobs, 1);
+    assert_int_equal(o->temperature_bits, 11);
+    assert_int_equal(o->priority, 2);
+    assert_bytes(o->cache_salt, "salt");
+    return o;
+}
+static void accepted(uint32_t node, uint64_t id, uint32_t attempt)
+{
+    SAY(&rig, worker(node), offer_accepted, .request_id = id, .attempt = attempt);
+    rig_quiet(&rig);
+}
+/* The worker says drawn_ids[from .. to). */
+static void draw(uint32_t node, uint64_t id, uint32_t attempt, uint32_t from, uint32_t to, uint32_t finish)
+{
+    tokens(node, id, attempt, from, drawn_ids + from, to - from, finish);
+}
+static void fails(uint32_t node, uint64_t id, uint32_t attempt, uint32_t index, uint32_t finish, uint32_t error)
+{
+    const uint32_t zero = 0;
+    SAY(&rig, worker(node), tokens, .request_ids = {&id, 1}, .attempts = {&attempt, 1}, .indexes = {&index, 1}, .counts = {&zero, 1},
+        .finishes = {&finish, 1}, .errors = {&error, 1});
+}
+/* A request that runs on node 2 and whose first token the gateway has taken; 9 tokens at most. */
+static void stream_on_2(uint64_t id, uint64_t budget_us)
+{
+    seen(2, 0);
+    place_long(id, 8, budget_us);
+    (void)assert_retry(2, id, 1, 0);
+    accepted(2, id, 1);
+    draw(2, id, 1, 0, 1, 0);
+    assert_taken(2, 1);
+    assert_passed_on(id, 0, drawn_ids, 1);
+    take(id, 1);
+    rig_quiet(&rig);
+}
+
+static void test_lost_before_acceptance(void **unused)
+{
+    for (int link = 0; link < 2; link++) {
+        uint64_t id = id_of(0, 1);
+        seen(2, 0);
+        place_long(id, 8, 0);
+        (void)assert_retry(2, id, 1, 0);
+        lose(link);
+        if (!link) (void)NEXT(&rig, worker(2), offer_cancel); /* first the fence */
+        rig_quiet(&rig);
+        rig_pass(&rig, 1999999);
+        rig_quiet(&rig);
+        seen(1, 0);
+        (void)assert_retry(1, id, 2, 0);
+        SAY(&rig, mesh, link_down, .node = 1, .reason = QR_E_IO);
+        rig_quiet(&rig);
+        rig_pass(&rig, 1999999);
+        rig_quiet(&rig);
+        rig_pass(&rig, 1);
+        assert_refused(id, QR_E_NO_WORKER); /* nothing ran: ask again later */
+        rig_quiet(&rig);
+        assert_int_equal(end(unused), 0);
+        assert_int_equal(begin(unused), 0);
+    }
+}
+
+static void test_lost_before_the_first_token(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    seen(2, 0);
+    place_long(id, 2, 0);
+    (void)assert_retry(2, id, 1, 0);
+    accepted(2, id, 1);
+    seen(1, 0);
+    rig_quiet(&rig);
+    lose(false);
+    assert_int_equal(NEXT(&rig, worker(2), offer_cancel)->attempt, 1);
+    assert_int_equal(assert_retry(1, id, 2, 0)->max_tokens, 2);
+    rig_quiet(&rig);
+    accepted(1, id, 2);
+    draw(1, id, 2, 0, 2, QR_FINISH_LENGTH);
+    assert_taken(1, 2);
+    assert_passed_on(id, 0, drawn_ids, 2);
+    take(id, 2);
+    assert_int_equal(NEXT(&rig, gateway, place_ended)->cached_tokens, 3); /* its prompt was computed there */
+    rig_quiet(&rig);
+}
+
+/* The gateway holds one token, one is on its way, two are kept here when the worker goes: it gets each once, in order, and one end. */
+static void test_lost_mid_stream(void **unused)
+{
+    for (int link = 0; link < 2; link++) {
+        uint64_t id = id_of(0, 1);
+        stream_on_2(id, 5000000);
+        draw(2, id, 1, 1, 2, 0);
+        assert_taken(2, 2);
+        assert_passed_on(id, 1, drawn_ids + 1, 1);
+        draw(2, id, 1, 2, 4, 0);
+        assert_taken(2, 4);
+        rig_pass(&rig, 1000000);
+        seen(1, 0);
+        rig_quiet(&rig);
+        lose(link);
+        if (!link) assert_int_equal(NEXT(&rig, worker(2), offer_cancel)->attempt, 1); /* it may still run it */
+        const qr_offer_t *o = assert_retry(1, id, 2, 4);
+        assert_int_equal(o->max_tokens, 8);
+        assert_int_equal(o->budget_us, 4000000);
+        rig_quiet(&rig);
+        draw(2, id, 1, 4, 6, QR_FINISH_LENGTH); /* late, even at the right index */
+        assert_taken(2, NOT_WANTED);
+        rig_quiet(&rig);
+        if (!link) SAY(&rig, worker(2), offer_cancelled, .request_id = id, .attempt = 1);
+        accepted(1, id, 2);
+        draw(1, id, 2, 4, 5, 0);
+        assert_taken(1, 5);
+        rig_quiet(&rig);
+        draw(2, id, 1, 5, 6, 0);
+        assert_taken(2, NOT_WANTED);
+        take(id, 2);
+        assert_passed_on(id, 2, drawn_ids + 2, 3);
+        const uint32_t error = 0, cached = 77, attempt = 2, from = 5, count = 3, finish = QR_FINISH_LENGTH;
+        const uint64_t us = 77; /* what the retry cost is nobody's usage */
+        SAY(&rig, worker(1), tokens, .request_ids = {&id, 1}, .attempts = {&attempt, 1}, .indexes = {&from, 1}, .counts = {&count, 1},
+            .tokens = {drawn_ids + 5, 3}, .logprob_bits = {drawn_ids + 5, 3}, .finishes = {&finish, 1}, .errors = {&error, 1},
+            .cached_tokens = {&cached, 1}, .queue_us = {&us, 1}, .prefill_us = {&us, 1});
+        assert_taken(1, 8);
+        take(id, 5);
+        assert_passed_on(id, 5, drawn_ids + 5, 3);
+        take(id, 8);
+        const qr_place_ended_t *e = NEXT(&rig, gateway, place_ended);
+        assert_int_equal(e->finish, QR_FINISH_LENGTH);
+        assert_int_equal(e->completion_tokens, 8);
+        assert_int_equal(e->cached_tokens, 3);
+        assert_int_equal(e->queue_us, 9);
+        assert_int_equal(e->prefill_us, 9);
+        rig_quiet(&rig);
+        assert_int_equal(end(unused), 0);
+        assert_int_equal(begin(unused), 0);
+    }
+}
+
+static void test_lost_without_another_worker(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    stream_on_2(id, 0);
+    lose(true);
+    rig_pass(&rig, 1999999);
+    rig_quiet(&rig);
+    rig_pass(&rig, 1);
+    assert_ended(id, QR_FINISH_ERROR, QR_E_PEER_DOWN, 1);
+    rig_quiet(&rig);
+    id = id_of(0, 2); /* a token is still on its way to the gateway: it goes before the end */
+    seen(2, 0);
+    place_long(id, 8, 0);
+    (void)assert_retry(2, id, 1, 0);
+    draw(2, id, 1, 0, 1, 0);
+    lose(true);
+    rig_pass(&rig, 2000000);
+    rig_quiet(&rig);
+    take(id, 1);
+    assert_ended(id, QR_FINISH_ERROR, QR_E_PEER_DOWN, 1);
+    rig_quiet(&rig);
+}
+
+static void test_lost_when_the_budget_ends(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    stream_on_2(id, 3000000);
+    rig_pass(&rig, 2000000);
+    lose(true);
+    rig_pass(&rig, 999999);
+    rig_quiet(&rig);
+    rig_pass(&rig, 1); /* before two seconds of waiting are over */
+    assert_ended(id, QR_FINISH_ERROR, QR_E_DEADLINE, 1);
+    id = id_of(0, 2);
+    stream_on_2(id, 3000000);
+    seen(1, 0);
+    rig_pass(&rig, 3000000);
+    lose(true);
+    assert_ended(id, QR_FINISH_ERROR, QR_E_DEADLINE, 1); /* no worker is asked for what is late already */
+    rig_quiet(&rig);
+}
+
+static void test_lost_while_it_is_cancelled(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    stream_on_2(id, 0); /* cancelled, then lost: no other worker hears of it */
+    seen(1, 0);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_STOP);
+    (void)NEXT(&rig, worker(2), offer_cancel);
+    rig_quiet(&rig);
+    lose(true);
+    assert_ended(id, QR_FINISH_STOP, 0, 1);
+    rig_quiet(&rig);
+    id = id_of(0, 2); /* lost, offered again, then cancelled */
+    seen_full(2, QR_STATE_READY, 0, 1, 0, 64);
+    place_long(id, 8, 0);
+    (void)assert_retry(2, id, 1, 0);
+    accepted(2, id, 1);
+    lose(true);
+    (void)assert_retry(1, id, 2, 0);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_CANCELLED);
+    assert_int_equal(NEXT(&rig, worker(1), offer_cancel)->attempt, 2);
+    SAY(&rig, worker(1), offer_refused, .request_id = id, .attempt = 2, .reason = QR_E_BUSY);
+    assert_ended(id, QR_FINISH_CANCELLED, 0, 0);
+    SAY(&rig, mesh, link_down, .node = 1, .reason = QR_E_IO);
+    id = id_of(0, 3); /* lost, waiting, a token on its way to the gateway, then cancelled */
+    seen(2, 0);
+    place_long(id, 8, 0);
+    draw(2, id, 1, 0, 1, 0);
+    lose(true);
+    rig_quiet(&rig);
+    SAY(&rig, gateway, place_cancel, .request_id = id, .finish = QR_FINISH_CANCELLED);
+    rig_quiet(&rig);
+    take(id, 1);
+    assert_ended(id, QR_FINISH_CANCELLED, 0, 1);
+    seen(2, 0);
+    rig_quiet(&rig);
+}
+
+/* Every loss takes one of four retries; the one after them ends the request. */
+static void test_losses_in_a_row(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    stream_on_2(id, 0);
+    seen(1, 0);
+    lose(true);
+    (void)assert_retry(1, id, 2, 1);
+    seen_full(3, QR_STATE_READY, 900, 1000, 0, 64);
+    SAY(&rig, mesh, link_down, .node = 1, .reason = QR_E_IO); /* before it accepted */
+    (void)assert_retry(3, id, 3, 1);
+    accepted(3, id, 3);
+    draw(3, id, 3, 1, 2, 0);
+    assert_taken(3, 2);
+    assert_passed_on(id, 1, drawn_ids + 1, 1);
+    SAY(&rig, mesh, link_down, .node = 3, .reason = QR_E_IO);
+    rig_quiet(&rig);
+    take(id, 2);
+    seen(2, 0);
+    (void)assert_retry(2, id, 4, 2);
+    lose(true);
+    seen(2, 0);
+    (void)assert_retry(2, id, 5, 2);
+    accepted(2, id, 5);
+    seen(1, 0);
+    lose(true);
+    assert_ended(id, QR_FINISH_ERROR, QR_E_PEER_DOWN, 2);
+    rig_quiet(&rig);
+    SAY(&rig, mesh, metrics_read, .version = 1);
+    const qr_metrics_t *m = NEXT(&rig, mesh, metrics);
+    assert_int_equal(m->values.data[0], 5);
+    assert_int_equal(m->values.data[2], 4);
+}
+
+/* The last token is there and only the end is missing: nobody is asked again. */
+static void test_lost_after_the_last_token(void **unused)
+{
+    (void)unused;
+    static const uint8_t flags[64] = {[33] = QR_TOKEN_END};
+    given.vocabulary = (qr_vocabulary_t){.count = 64, .flags = flags};
+    uint64_t id = id_of(0, 1);
+    stream_on_2(id, 0);
+    seen(1, 900);
+    draw(2, id, 1, 1, 3, 0); /* 33 ends an answer */
+    assert_taken(2, 3);
+    assert_passed_on(id, 1, drawn_ids + 1, 2);
+    lose(true);
+    rig_quiet(&rig);
+    take(id, 3);
+    assert_ended(id, QR_FINISH_STOP, 0, 3);
+    given.vocabulary.count = 0;
+    id = id_of(0, 2);
+    stream_on_2(id, 0);
+    draw(2, id, 1, 1, 8, 0); /* as many as were asked for */
+    assert_taken(2, 8);
+    assert_passed_on(id, 1, drawn_ids + 1, 7);
+    take(id, 8);
+    lose(true);
+    assert_ended(id, QR_FINISH_LENGTH, 0, 8);
+    rig_quiet(&rig);
+    given.vocabulary.count = 64;
+    id = id_of(0, 3); /* 33 is a token like others for who ignores ends */
+    seen(2, 0);
+    SAY(&rig, gateway, place, .request_id = id, .tokens = {prompt_ids, PROMPT}, .max_tokens = 8, .ignore_eos = 1);
+    draw(2, id, 1, 0, 3, 0);
+    lose(true);
+    assert_int_equal(NEXT(&rig, worker(1), offer)->tokens.count, PROMPT + 3);
+}
+
+/* Which errors of a worker are its own failing, and which would come again elsewhere. */
+static void test_errors_that_are_tried_elsewhere(void **unused)
+{
+    (void)unused;
+    static const uint8_t elsewhere[QR_E_COUNT] = {
+        [QR_E_MEMORY] = 1,   [QR_E_IO] = 1,     [QR_E_BUSY] = 1,   [QR_E_SHORTFALL] = 1, [QR_E_PEER_DOWN] = 1, [QR_E_STALE] = 1,
+        [QR_E_DRAINING] = 1, [QR_E_DEVICE] = 1, [QR_E_IN_USE] = 1, [QR_E_UNKNOWN] = 1,   [QR_E_NO_WORKER] = 1,
+    };
+    for (uint32_t error = 0; error < QR_E_COUNT; error++) {
+        assert_int_equal(end(unused), 0);
+        assert_int_equal(begin(unused), 0);
+        uint64_t id = id_of(0, 1);
+        stream_on_2(id, 0);
+        seen(1, 0);
+        fails(2, id, 1, 1, QR_FINISH_ERROR, error);
+        if (elsewhere[error])
+            (void)assert_retry(1, id, 2, 1);
+        else
+            assert_ended(id, QR_FINISH_ERROR, error, 1);
+        assert_taken(2, 1); /* either way it hears that its end was seen */
+        rig_quiet(&rig);
+    }
+}
+
+/* A worker that failed is asked again only when something new was heard of it; so is one that refused. */
+static void test_the_only_worker_fails(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    stream_on_2(id, 0);
+    fails(2, id, 1, 1, QR_FINISH_ERROR, QR_E_DEVICE);
+    assert_taken(2, 1);
+    rig_quiet(&rig);
+    sequence--;
+    seen(2, 0); /* the same observation again */
+    rig_quiet(&rig);
+    seen(2, 0);
+    (void)assert_retry(2, id, 2, 1);
+    SAY(&rig, worker(2), offer_refused, .request_id = id, .attempt = 2, .reason = QR_E_BUSY);
+    rig_quiet(&rig);
+    seen(2, 0);
+    (void)assert_retry(2, id, 3, 1);
+    SAY(&rig, worker(2), offer_refused, .request_id = id, .attempt = 3, .reason = QR_E_BUSY);
+    rig_pass(&rig, 2000000);
+    assert_ended(id, QR_FINISH_ERROR, QR_E_DEVICE, 1);
+    rig_quiet(&rig);
+}
+
+/* Retries wait behind an offer without an answer as others do: fence, then the next. */
+static void test_a_retry_that_is_not_answered(void **unused)
+{
+    (void)unused;
+    uint64_t id = id_of(0, 1);
+    stream_on_2(id, 0);
+    seen(1, 0);
+    seen_full(3, QR_STATE_READY, 900, 1000, 0, 64);
+    lose(true);
+    (void)assert_retry(1, id, 2, 1);
+    rig_pass(&rig, 500000);
+    assert_int_equal(NEXT(&rig, worker(1), offer_cancel)->attempt, 2);
+    (void)assert_retry(3, id, 3, 1);
+    draw(1, id, 2, 1, 2, 0);
+    assert_taken(1, NOT_WANTED);
+    draw(3, id, 3, 1, 2, QR_FINISH_STOP);
+    assert_taken(3, 2);
+    assert_passed_on(id, 1, drawn_ids + 1, 1);
+    take(id, 2);
+    assert_ended(id, QR_FINISH_STOP, 0, 2);
+    rig_quiet(&rig);
+}
+
+/* A worker that says that it has stopped, and a node with two workers: none of the node's is a candidate for the other's requests. */
+static void test_losses_of_other_kinds(void **unused)
+{
+    (void)unused;
+    const uint64_t twin = qr_address(2, 1, QR_ROLE_worker, 1);
+    uint64_t id = id_of(0, 1);
+    stream_on_2(id, 0);
+    seen(1, 0);
+    seen_full(2, QR_STATE_DOWN, 0, 1000, 0, 64);
+    assert_int_equal(NEXT(&rig, worker(2), offer_cancel)->attempt, 1);
+    (void)assert_retry(1, id, 2, 1);
+    rig_quiet(&rig);
+    draw(1, id, 2, 1, 2, QR_FINISH_STOP);
+    take(id, 2);
+    SAY(&rig, mesh, link_down, .node = 1, .reason = QR_E_IO);
+    for (uint32_t k = 0; k < 2; k++) {
+        id = id_of(0, 2 + k);
+        if (k == 0) stream_on_2(id, 0);
+        SAY(&rig, heartbeat, observation, .worker = twin, .worker_epoch = 5, .sequence = ++sequence, .state = QR_STATE_READY,
+            .tokens_queued = k ? 0 : 50, .prefill_row_ns = 1000, .prefill_samples = 1, .step_us = 100, .step_samples = 1);
+        if (k == 1) { /* the other way round: the later of the two has it */
+            seen(2, 500);
+            place_long(id, 8, 0);
+            assert_int_equal(NEXT(&rig, twin, offer)->attempt, 1);
+        }
+        rig_quiet(&rig);
+        lose(true);
+        rig_quiet(&rig);
+        rig_pass(&rig, 2000000);
+        assert_int_equal(rig.outbox->count, 1);
+    }
+}
+
+/* Room for tokens is bounded: who has no room for a prompt is refused; who has none for a token runs on and cannot be offered again. */
+static void test_records_are_bounded(void **unused)
+{
+    (void)unused;
+    enum { LONG = QR_CONTEXT_MAX, FIT = 8 };
+    static uint32_t prompt[LONG];
+    qr_given_t large = given;
+    large.params.max_requests = 16;
+    large.layout.context_tokens = LONG;
+    rig_done(&rig);
+    rig_init(&rig, &qr_router_class, &large, router);
+    seen_full(2, QR_STATE_READY, 0, 1, 0, 0);
+    for (uint32_t i = 0; i < FIT; i++) {
+        SAY(&rig, gateway, place, .request_id = id_of(i, 1), .tokens = {prompt, LONG - 2}, .max_tokens = 3);
+        assert_int_equal(NEXT(&rig, worker(2), offer)->tokens.count, LONG - 2);
+    }
+    place(id_of(FIT, 1), 1, 1);
+    assert_refused(id_of(FIT, 1), QR_E_BUSY);
+    draw(2, id_of(0, 1), 1, 0, 2, 0); /* fits: its last block has room */
+    assert_taken(2, 2);
+    assert_passed_on(id_of(0, 1), 0, drawn_ids, 2);
+    assert_int_equal(rig.outbox->note_count, 0);
+    take(id_of(0, 1), 2);
+    draw(2, id_of(1, 1), 1, 0, 3, 0); /* one more than that */
+    assert_taken(2, 3);
+    assert_passed_on(id_of(1, 1), 0, drawn_ids, 3);
+    assert_int_equal(rig.outbox->note_count, 1);
+    take(id_of(1, 1), 3);
+    rig_quiet(&rig);
+    place(id_of(FIT, 2), 1, 1); /* what it gave up is room for others */
+    (void)NEXT(&rig, worker(2), offer);
+    SAY(&rig, gateway, place, .request_id = id_of(9, 1), .tokens = {prompt, 100}, .max_tokens = 200);
+    (void)NEXT(&rig, worker(2), offer);
+    draw(2, id_of(9, 1), 1, 0, 2, 0);
+    assert_taken(2, 2);
+    seen_full(1, QR_STATE_READY, 0, 1, 0, 0);
+    lose(true);
+    for (uint32_t i = 0; i < 9; i++) { /* all at once, those with a record; number 1 is complete and ends by itself */
+        if (i == 1) {
+            assert_ended(id_of(1, 1), QR_FINISH_LENGTH, 0, 3);
+            continue;
+        }
+        const qr_offer_t *o = &rig.outbox->messages[rig.read++].body.offer;
+        assert_int_equal(o->request_id, i == FIT ? id_of(FIT, 2) : id_of(i, 1));
+        assert_int_equal(o->tokens.count, i == FIT ? 1 : i ? LONG - 2 : LONG);
+    }
+}
+
+static void test_drain_and_stop_while_it_waits(void **unused)
+{
+    for (int stop = 0; stop < 2; stop++) {
+        uint64_t id = id_of(0, 1);
+        stream_on_2(id, 0);
+        lose(true);
+        SAY(&rig, mesh, drain, .budget_us = 1000000);
+        rig_quiet(&rig);
+        if (stop) {
+            rig_pass(&rig, 1000000);
+            assert_int_equal(NEXT(&rig, mesh, drained)->open_count, 1);
+            SAY(&rig, mesh, stop, .budget_us = 1);
+            assert_ended(id, QR_FINISH_ERROR, QR_E_DRAINING, 1);
+            (void)NEXT(&rig, mesh, stopped);
+        } else {
+            seen(1, 0); /* what runs may end, on another worker too */
+            (void)assert_retry(1, id, 2, 1);
+            draw(1, id, 2, 1, 2, QR_FINISH_STOP);
+            assert_taken(1, 2);
+            assert_passed_on(id, 1, drawn_ids + 1, 1);
+            take(id, 2);
+            assert_ended(id, QR_FINISH_STOP, 0, 2);
+            assert_int_equal(NEXT(&rig, mesh, drained)->open_count, 0);
+        }
+        rig_quiet(&rig);
+        seen(2, 0);
+        rig_quiet(&rig);
+        assert_int_equal(end(unused), 0);
+        assert_int_equal(begin(unused), 0);
+    }
+}
+
 /* ---- conversations ------------------------------------------------------------------------------------------------------ */
 
 static void test_one_request_from_place_to_end(void **unused)
@@ -562,10 +1057,12 @@ static void test_a_lost_node(void **unused)
         if (!link) (void)NEXT(&rig, worker(2), offer_cancel); /* of `offered` */
         assert_offer(1, offered, 2);
         if (!link) (void)NEXT(&rig, worker(2), offer_cancel); /* of `running` */
+        const qr_offer_t *again = NEXT(&rig, worker(1), offer);
+        assert_int_equal(again->request_id, running);
+        assert_int_equal(again->tokens.count, 5);
         assert_ended(cancelled, QR_FINISH_CANCELLED, 0, 0);
         rig_quiet(&rig);
-        take(running, 1); /* the last token went before the end */
-        assert_ended(running, QR_FINISH_ERROR, QR_E_PEER_DOWN, 1);
+        take(running, 1);
         rig_quiet(&rig);
         tokens(2, running, 1, 1, ids + 1, 1, 0); /* it was not dead: fenced all the same */
         assert_taken(2, NOT_WANTED);
@@ -603,14 +1100,13 @@ static void test_a_worker_that_began_anew(void **unused)
     place(id, 4, 9);
     SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 1);
     SAY(&rig, heartbeat, observation, .worker = worker(1), .worker_epoch = 6, .sequence = 1, .state = QR_STATE_READY);
-    assert_ended(id, QR_FINISH_ERROR, QR_E_PEER_DOWN, 0);
-    place(id_of(0, 2), 4, 9);
-    assert_offer(1, id_of(0, 2), 1);
-    SAY(&rig, worker(1), offer_accepted, .request_id = id_of(0, 2), .attempt = 1);
+    assert_offer(1, id, 2); /* it lost the request and may have it again */
+    SAY(&rig, worker(1), offer_accepted, .request_id = id, .attempt = 2);
     SAY(&rig, heartbeat, observation, .worker = worker(1), .worker_epoch = 2, .sequence = 1, .state = QR_STATE_READY);
-    assert_ended(id_of(0, 2), QR_FINISH_ERROR, QR_E_PEER_DOWN, 0); /* its clock was set back: epochs have no order */
+    assert_offer(1, id, 3); /* its clock was set back: epochs have no order */
     place(id_of(0, 3), 4, 9);
-    assert_offer(1, id_of(0, 3), 1);
+    assert_refused(id_of(0, 3), QR_E_IN_USE);
+    rig_quiet(&rig);
 }
 
 /* After a lost link nothing of the old session counts: the same worker, said anew with a smaller sequence, is offered requests. */
@@ -774,6 +1270,20 @@ int main(void)
         T(test_cancel_in_every_state),
         T(test_refusal_after_acceptance),
         T(test_a_lost_node),
+        T(test_lost_before_acceptance),
+        T(test_lost_before_the_first_token),
+        T(test_lost_mid_stream),
+        T(test_lost_without_another_worker),
+        T(test_lost_when_the_budget_ends),
+        T(test_lost_while_it_is_cancelled),
+        T(test_losses_in_a_row),
+        T(test_lost_after_the_last_token),
+        T(test_errors_that_are_tried_elsewhere),
+        T(test_the_only_worker_fails),
+        T(test_a_retry_that_is_not_answered),
+        T(test_losses_of_other_kinds),
+        T(test_records_are_bounded),
+        T(test_drain_and_stop_while_it_waits),
         T(test_probe_to_a_node_that_goes_down),
         T(test_a_worker_that_began_anew),
         T(test_a_link_that_comes_back),
