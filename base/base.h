@@ -11,6 +11,8 @@
 /* Reports a broken invariant of ours and ends the process. Lives in an archive of its own (base/assert.c), so that an
  * actor's object shows it as its only way out. Never reached because of bytes from outside. */
 _Noreturn void qr_assert_failed(const char *expression, const char *file, int line);
+/* NULL, or told first; a simulated world leaves by longjmp and goes on with the next one. Only for a process with one thread. */
+extern void (*qr_assert_hook)(const char *expression, const char *file, int line);
 
 /* On in every build. For our own mistakes only; bytes from outside are checked, counted and refused. */
 #define qr_assert(x) ((x) ? (void)0 : qr_assert_failed(#x, __FILE__, __LINE__))

@@ -1,0 +1,486 @@
+/* clients.c - see clients.h. */
+#include "transport/sim/clients.h"
+
+#include "base/error.h"
+#include "base/prng.h"
+#include "messages/schema.h"
+#include "transport/sim/device.h"
+#include "transport/sim/world.h"
+
+enum { ASKS = 96, CONTEXT = 1024, TALKS = 6, SALTS = 3, DROP_AGAIN_US = 50000, TEXT_DELAY_US = 3000, ENCODES = 64, ENCODE_TOKENS = 512 };
+enum { TEMPERATURE_BITS = 0x3f400000, ONE_BITS = 0x3f800000 };
+enum phase { BUSY, LAST, DROPPING, DONE };
+
+typedef struct ask {
+    uint64_t key, seed, due_us; /* due_us: when the client leaves; QR_NEVER_US = it stays */
+    uint32_t open, greedy, ignore_eos, prompt, count, max_tokens, cancelled, salt, budget, text_at, last, reserved;
+    qr_sim_sequence_t sequence; /* of tokens[0 .. count) */
+    uint32_t tokens[CONTEXT + 1];
+    uint8_t text[2 * CONTEXT];
+    uint32_t text_count;
+} ask_t;
+
+typedef struct talk {
+    uint32_t count, salt;
+    uint32_t tokens[CONTEXT];
+} talk_t;
+
+typedef struct client {
+    uint64_t address, gateway, next_us, key, last_by_us, drop_us;
+    qr_prng_t prng;
+    qr_sim_answers_t answers;
+    uint64_t page_managers[QR_PARTNERS_MAX];
+    uint32_t dropped[QR_PARTNERS_MAX];
+    uint32_t page_manager_count, open, submitted, last_asked, last_answered, phase, started;
+    talk_t talks[TALKS];
+    ask_t asks[ASKS];
+} client_t;
+
+static const qr_sim_workload_t *work_of(const qr_given_t *given) { return qr_sim_given(given)->clients; }
+
+/* ---- asking ----------------------------------------------------------------------------------------------------------------------------
+ */
+
+static uint32_t below(client_t *self, uint64_t bound) { return (uint32_t)qr_prng_below(&self->prng, qr_max_u64(1, bound)); }
+static bool chance(client_t *self, uint32_t one_in) { return one_in && qr_prng_one_in(&self->prng, one_in); }
+
+static void make_prompt(client_t *self, const qr_given_t *given, ask_t *ask)
+{
+    const qr_sim_workload_t *w = work_of(given);
+    uint32_t room = qr_min_u32(w->prompt_most, given->layout.context_tokens);
+    talk_t *talk = &self->talks[below(self, TALKS)];
+    if (chance(self, w->grow_one_in) && talk->count && talk->count + 2 < room) { /* the next turn of a conversation */
+        ask->prompt = talk->count;
+        ask->salt = talk->salt;
+        memcpy(ask->tokens, talk->tokens, 4 * (size_t)talk->count);
+    } else if (w->prefixes && !chance(self, 3)) {
+        uint32_t which = below(self, w->prefixes), most = qr_min_u32(w->prefix_tokens, room - 1);
+        uint32_t take = chance(self, 4) ? 1 + below(self, most) : most;
+        for (uint32_t i = 0; i < take; i++) ask->tokens[i] = (uint32_t)(qr_mix_u64(w->seed ^ (uint64_t)which << 32 ^ i) % QR_SIM_END_TOKEN);
+        ask->prompt = take;
+    }
+    uint32_t more = 1 + below(self, chance(self, 4) ? room - ask->prompt : qr_min_u32(12, room - ask->prompt));
+    while (more-- && ask->prompt < room) ask->tokens[ask->prompt++] = below(self, QR_SIM_END_TOKEN);
+}
+
+static ask_t *free_ask(client_t *self, const qr_given_t *given)
+{
+    uint32_t most = (uint32_t)qr_min_u64(ASKS, given->params.max_requests + 4); /* a few too many: over capacity is part of life */
+    for (uint32_t i = 0; i < most; i++)
+        if (!self->asks[i].open) return &self->asks[i];
+    return NULL;
+}
+
+/* What the answer may hold at most (gateway.c: the rules of the context). */
+static uint32_t most_tokens(const qr_given_t *given, const ask_t *ask)
+{
+    uint32_t left = given->layout.context_tokens - ask->prompt;
+    return qr_min_u32(ask->max_tokens ? ask->max_tokens : 1024, left ? left : 1);
+}
+
+static void submit(client_t *self, const qr_given_t *given, uint64_t now_us, bool last, qr_outbox_t *outbox)
+{
+    const qr_sim_workload_t *w = work_of(given);
+    static const char *const salts[SALTS] = {"", "a", "b"};
+    static uint8_t bytes[CONTEXT];
+    ask_t *ask = free_ask(self, given);
+    if (!ask) return;
+    memset(ask, 0, sizeof *ask);
+    ask->open = 1;
+    ask->key = ++self->key << 8 | (uint64_t)(ask - self->asks);
+    ask->last = last;
+    ask->salt = chance(self, w->salt_one_in) ? 1 + below(self, SALTS - 1) : 0;
+    make_prompt(self, given, ask);
+    ask->greedy = chance(self, 2);
+    ask->seed = qr_prng_next(&self->prng);
+    ask->ignore_eos = chance(self, 2);
+    ask->max_tokens = 1 + below(self, w->answer_most);
+    ask->due_us = !last && chance(self, w->cancel_one_in) ? now_us + 1 + below(self, 400000) : QR_NEVER_US;
+    ask->budget = !last && chance(self, w->budget_one_in);
+    ask->count = ask->prompt;
+    for (uint32_t i = 0; i < ask->prompt; i++) qr_sim_sequence_add(&ask->sequence, given, ask->tokens[i]);
+    bool text = chance(self, w->text_one_in) && ask->prompt <= ENCODE_TOKENS;
+    for (uint32_t i = 0; text && i < ask->prompt; i++) bytes[i] = (uint8_t)ask->tokens[i];
+    qr_request_submit_t body = {
+        .key = ask->key,
+        .kind = text ? QR_INPUT_TEXT : QR_INPUT_TOKENS,
+        .text = {bytes, text ? ask->prompt : 0},
+        .tokens = {ask->tokens, text ? 0 : ask->prompt},
+        .max_tokens = ask->max_tokens,
+        .temperature_bits = ask->greedy ? 0 : TEMPERATURE_BITS,
+        .top_p_bits = ONE_BITS,
+        .seed_given = 1,
+        .seed = ask->seed,
+        .logprobs = 1,
+        .ignore_eos = (uint8_t)ask->ignore_eos,
+        .cache_salt = {(const uint8_t *)salts[ask->salt], strlen(salts[ask->salt])},
+        .priority = below(self, 3),
+        .budget_us = ask->budget ? 1 + below(self, 3000000) : 0,
+    };
+    self->open++;
+    self->answers.submitted++;
+    qr_send(outbox, self->gateway, request_submit, &body);
+    qr_outbox_alarm(outbox, ask->due_us);
+}
+
+/* ---- judging ---------------------------------------------------------------------------------------------------------------------------
+ */
+
+static ask_t *find(client_t *self, uint64_t key, const char *what)
+{
+    uint32_t i = (uint32_t)(key & 0xff);
+    if (i >= ASKS || !self->asks[i].open || self->asks[i].key != key)
+        qr_sim_finding("%s of a request that is not open (key %llx)", what, (unsigned long long)key);
+    return &self->asks[i];
+}
+
+static void expect_token(const qr_given_t *given, ask_t *ask, uint32_t token, uint32_t bits)
+{
+    uint32_t wanted_bits,
+        wanted = qr_sim_token_after(&ask->sequence, given, ask->tokens, ask->greedy, ask->seed, ask->prompt, &wanted_bits);
+    uint32_t index = ask->count - ask->prompt;
+    if (index == most_tokens(given, ask)) qr_sim_finding("key %llx: more tokens than were asked for", (unsigned long long)ask->key);
+    if (index && !ask->ignore_eos && ask->tokens[ask->count - 1] == QR_SIM_END_TOKEN) qr_sim_finding("a token after the end token");
+    if (token != wanted)
+        qr_sim_finding("key %llx: token %u of the answer is %u, should be %u (prompt %u, %s)", (unsigned long long)ask->key, index, token,
+                       wanted, ask->prompt, ask->greedy ? "greedy" : "sampled");
+    if (bits != wanted_bits) qr_sim_finding("key %llx: log probability of token %u is wrong", (unsigned long long)ask->key, index);
+    ask->tokens[ask->count++] = token;
+    qr_sim_sequence_add(&ask->sequence, given, token);
+    if (token == QR_SIM_END_TOKEN) return; /* prints nothing */
+    memcpy(ask->text + ask->text_count, given->vocabulary.bytes + given->vocabulary.offsets[token], 2);
+    ask->text_count += 2;
+}
+
+static void on_deltas(client_t *self, const qr_given_t *given, const qr_request_deltas_t *b)
+{
+    uint64_t text = 0, at = 0;
+    for (uint64_t i = 0; i < b->keys.count; i++) {
+        ask_t *ask = find(self, b->keys.data[i], "a delta");
+        for (uint32_t k = 0; k < b->token_counts.data[i]; k++, at++) expect_token(given, ask, b->tokens.data[at], b->logprob_bits.data[at]);
+        uint32_t bytes = b->text_lengths.data[i];
+        if (bytes > ask->text_count - ask->text_at || memcmp(ask->text + ask->text_at, b->text.data + text, bytes))
+            qr_sim_finding("key %llx: the text is not that of the tokens", (unsigned long long)ask->key);
+        ask->text_at += bytes;
+        text += bytes;
+    }
+}
+
+/* K4 */
+static bool explained(const qr_given_t *given, const ask_t *ask, uint32_t reason)
+{
+    const qr_sim_workload_t *w = work_of(given);
+    uint32_t nodes = 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK;
+    switch (reason) {
+    case QR_E_BUSY:
+    case QR_E_NEVER_FITS: return true; /* the pools and tables of these worlds are small */
+    case QR_E_NO_WORKER: return !ask->last;
+    case QR_E_PEER_DOWN: return !ask->last && (w->faults & nodes);
+    case QR_E_DEVICE: return !ask->last && (w->faults & 1u << QR_FAULT_BATCHES);
+    case QR_E_NUMERIC: return !ask->last && (w->faults & 1u << QR_FAULT_LANES);
+    case QR_E_DEADLINE: return ask->budget || (!ask->last && (w->faults & (nodes | 1u << QR_FAULT_SLOW)));
+    case QR_E_SLOW_CLIENT:
+    case QR_E_STALE: return !ask->last && (w->faults & nodes);
+    default: return false;
+    }
+}
+
+static void over(client_t *self, const qr_given_t *given, ask_t *ask, bool fine, uint32_t reason)
+{
+    if (!fine) {
+        self->answers.reasons[reason % 64]++;
+        if (!explained(given, ask, reason) && !ask->cancelled)
+            qr_sim_finding("key %llx failed with %s after %u tokens; nothing explains it", (unsigned long long)ask->key,
+                           qr_error_name((int)reason), ask->count - ask->prompt);
+    }
+    if (fine && !ask->cancelled) { /* a conversation may go on from here */
+        talk_t *talk = &self->talks[below(self, TALKS)];
+        talk->count = qr_min_u32(ask->count, CONTEXT);
+        talk->salt = ask->salt;
+        memcpy(talk->tokens, ask->tokens, 4 * (size_t)talk->count);
+        for (uint32_t i = 0; i < talk->count; i++)
+            if (talk->tokens[i] == QR_SIM_END_TOKEN) talk->count = i;
+    }
+    self->last_answered += ask->last && fine;
+    if (ask->last && !fine) self->last_asked--; /* asked again */
+    ask->open = 0;
+    self->open--;
+}
+
+static void on_finished(client_t *self, const qr_given_t *given, const qr_request_finished_t *b)
+{
+    ask_t *ask = find(self, b->key, "an end");
+    uint32_t drawn = ask->count - ask->prompt;
+    unsigned long long key = ask->key;
+    bool ended = drawn && !ask->ignore_eos && ask->tokens[ask->count - 1] == QR_SIM_END_TOKEN;
+    bool fine = b->finish == QR_FINISH_STOP || b->finish == QR_FINISH_LENGTH;
+    if (b->prompt_tokens != ask->prompt && (fine || b->prompt_tokens))
+        qr_sim_finding("key %llx: usage says %u prompt tokens of %u", key, b->prompt_tokens, ask->prompt);
+    if (b->cached_tokens > b->prompt_tokens) qr_sim_finding("key %llx: more cached than prompt tokens", key);
+    if (fine && b->completion_tokens != drawn) qr_sim_finding("key %llx: usage says %u of %u tokens", key, b->completion_tokens, drawn);
+    if (fine && ask->text_at != ask->text_count)
+        qr_sim_finding("key %llx: %u bytes of text never came", key, ask->text_count - ask->text_at);
+    if (b->finish == QR_FINISH_STOP && !ended) qr_sim_finding("key %llx: finish STOP without an end token", key);
+    if (b->finish == QR_FINISH_LENGTH && drawn != most_tokens(given, ask))
+        qr_sim_finding("key %llx: finish LENGTH after %u of %u", key, drawn, most_tokens(given, ask));
+    if (b->finish == QR_FINISH_LENGTH && ended) qr_sim_finding("key %llx: finish LENGTH after the end token", key);
+    if (b->finish == QR_FINISH_CANCELLED && !ask->cancelled) qr_sim_finding("key %llx: cancelled by nobody", key);
+    bool left = b->finish == QR_FINISH_CANCELLED && b->error == QR_E_CANCELLED;
+    if (b->finish != QR_FINISH_ERROR && b->error && !left)
+        qr_sim_finding("key %llx: finish %u with error %s", key, b->finish, qr_error_name((int)b->error));
+    self->answers.finished += fine;
+    self->answers.cancelled += b->finish == QR_FINISH_CANCELLED;
+    self->answers.failed += b->finish == QR_FINISH_ERROR;
+    self->answers.tokens += drawn;
+    self->answers.cached += b->cached_tokens;
+    over(self, given, ask, fine || b->finish == QR_FINISH_CANCELLED, b->error);
+}
+
+static void on_refused(client_t *self, const qr_given_t *given, const qr_request_refused_t *b)
+{
+    ask_t *ask = find(self, b->key, "a refusal");
+    if (ask->count != ask->prompt) qr_sim_finding("key %llx: refused after tokens", (unsigned long long)ask->key);
+    self->answers.refused++;
+    over(self, given, ask, false, b->reason);
+}
+
+/* ---- the last phase
+ * ---------------------------------------------------------------------------------------------------------------------- */
+
+void qr_sim_client_last(void *http_state, uint64_t now_us)
+{
+    client_t *self = http_state;
+    self->phase = LAST;
+    self->next_us = now_us;
+    self->last_by_us = QR_NEVER_US;
+}
+bool qr_sim_client_is_done(const void *http_state) { return ((const client_t *)http_state)->phase == DONE; }
+bool qr_sim_client_is_quiet(const void *http_state) { return ((const client_t *)http_state)->open == 0; }
+void qr_sim_client_count(const void *http_state, qr_sim_answers_t *answers)
+{
+    const uint64_t *from = (const uint64_t *)&((const client_t *)http_state)->answers;
+    uint64_t *to = (uint64_t *)answers;
+    for (size_t i = 0; i < sizeof *answers / 8; i++) to[i] += from[i];
+}
+
+static void on_cache_dropped(client_t *self, const qr_message_t *message)
+{
+    const qr_cache_dropped_t *b = &message->body.cache_dropped;
+    self->answers.drops++;
+    for (uint32_t i = 0; i < self->page_manager_count; i++)
+        if (self->page_managers[i] == message->from) self->dropped[i] = b->pages_held == 0 && b->pages_free == b->pages_pool ? 2 : 0;
+}
+
+/* Drops every cache until all pools are full; whoever is not by the deadline leaks. */
+static void drop_caches(client_t *self, uint64_t now_us, qr_outbox_t *outbox)
+{
+    uint32_t full = 0;
+    for (uint32_t i = 0; i < self->page_manager_count; i++) full += self->dropped[i] == 2;
+    if (full == self->page_manager_count) {
+        self->phase = DONE;
+        return;
+    }
+    if (now_us >= self->last_by_us)
+        qr_sim_finding("%u of %u pools are not full after cache_drop", self->page_manager_count - full, self->page_manager_count);
+    for (uint32_t i = 0; i < self->page_manager_count; i++) {
+        if (self->dropped[i]) continue;
+        self->dropped[i] = 1;
+        qr_send(outbox, self->page_managers[i], cache_drop, &(qr_cache_drop_t){.version = 1});
+    }
+    qr_outbox_alarm(outbox, now_us + DROP_AGAIN_US);
+}
+
+static void last_phase(client_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    const qr_sim_workload_t *w = work_of(given);
+    if (self->last_by_us == QR_NEVER_US) self->last_by_us = now_us + w->last_us;
+    if (self->phase == LAST) {
+        if (now_us >= self->last_by_us)
+            qr_sim_finding("no progress after healing: %u open, %u of %u last requests answered", self->open, self->last_answered,
+                           w->last_requests);
+        if (now_us >= self->next_us && self->last_asked < w->last_requests) {
+            self->last_asked++;
+            submit(self, given, now_us, true, outbox);
+            self->next_us = now_us + 1 + below(self, 2 * w->gap_us);
+        }
+        qr_outbox_alarm(outbox, qr_max_u64(self->next_us, now_us + 1000));
+        if (self->last_answered < w->last_requests || self->open) return;
+        self->phase = DROPPING;
+        self->last_by_us = now_us + w->last_us;
+    }
+    drop_caches(self, now_us, outbox);
+}
+
+/* ---- the actors
+ * -------------------------------------------------------------------------------------------------------------------------- */
+
+static void on_time(client_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    const qr_sim_workload_t *w = work_of(given);
+    outbox->alarm_us = QR_NEVER_US;
+    for (uint32_t i = 0; i < ASKS; i++) {
+        ask_t *ask = &self->asks[i];
+        if (!ask->open || ask->due_us == QR_NEVER_US) continue;
+        if (ask->due_us > now_us) {
+            qr_outbox_alarm(outbox, ask->due_us);
+            continue;
+        }
+        ask->due_us = QR_NEVER_US;
+        ask->cancelled = 1;
+        qr_send(outbox, self->gateway, request_cancel, &(qr_request_cancel_t){.key = ask->key, .reason = QR_E_CANCELLED});
+    }
+    if (self->phase == LAST || self->phase == DROPPING) last_phase(self, given, now_us, outbox);
+    if (self->phase != BUSY || self->submitted >= w->requests || now_us >= w->busy_until_us) {
+        if (self->phase == BUSY) qr_outbox_alarm(outbox, now_us + 100000); /* to hear of the last phase */
+        return;
+    }
+    if (now_us >= self->next_us) {
+        uint32_t count = chance(self, w->burst_one_in) ? 2 + below(self, 12) : 1;
+        for (; count && self->submitted < w->requests; count--, self->submitted++) submit(self, given, now_us, false, outbox);
+        self->next_us = now_us + 1 + below(self, 2 * w->gap_us);
+    }
+    qr_outbox_alarm(outbox, self->next_us);
+}
+
+static uint64_t client_bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(client_t);
+}
+
+static void client_init(void *block, const qr_given_t *given, uint64_t address)
+{
+    client_t *self = block;
+    self->address = address;
+    self->gateway = qr_address_partner(address, QR_ROLE_gateway);
+    (void)given;
+}
+
+static void client_start(client_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_start_t *b = &message->body.start;
+    qr_prng_init(&self->prng, work_of(given)->seed ^ b->seed);
+    for (uint64_t i = 0; i < b->partners.count; i++)
+        if (qr_address_role(b->partners.data[i]) == QR_ROLE_page_manager)
+            self->page_managers[self->page_manager_count++] = b->partners.data[i];
+    self->next_us = message->now_us + below(self, 200000);
+    self->key = b->epoch << 24;
+    qr_send(outbox, message->from, ready, &(qr_ready_t){0});
+    on_time(self, given, message->now_us, outbox);
+}
+
+static void client_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    client_t *self = block;
+    switch (message->type) {
+    case QR_MESSAGE_start: client_start(self, given, message, outbox); break;
+    case QR_MESSAGE_alarm: on_time(self, given, message->now_us, outbox); break;
+    case QR_MESSAGE_request_deltas: on_deltas(self, given, &message->body.request_deltas); break;
+    case QR_MESSAGE_request_finished: on_finished(self, given, &message->body.request_finished); break;
+    case QR_MESSAGE_request_refused: on_refused(self, given, &message->body.request_refused); break;
+    case QR_MESSAGE_cache_dropped: on_cache_dropped(self, message); break;
+    case QR_MESSAGE_link_down: /* its questions are closed: they are asked again */
+        for (uint32_t i = 0; i < self->page_manager_count; i++)
+            if (qr_address_node(self->page_managers[i]) == message->body.link_down.node && self->dropped[i] == 1) self->dropped[i] = 0;
+        break;
+    default: break;
+    }
+}
+
+static void client_print(const void *block, const qr_given_t *given, qr_text_t *text)
+{
+    const client_t *self = block;
+    (void)given;
+    qr_text_put(text, "http: phase ");
+    qr_text_put_u64(text, self->phase);
+    qr_text_put(text, ", open ");
+    qr_text_put_u64(text, self->open);
+    qr_text_put(text, "\n");
+    for (uint32_t i = 0; i < ASKS; i++) {
+        const ask_t *ask = &self->asks[i];
+        if (!ask->open) continue;
+        qr_text_put(text, "  key ");
+        qr_text_put_u64(text, ask->key);
+        qr_text_put(text, ": prompt ");
+        qr_text_put_u64(text, ask->prompt);
+        qr_text_put(text, ", drawn ");
+        qr_text_put_u64(text, ask->count - ask->prompt);
+        qr_text_put(text, ask->cancelled ? ", cancelled\n" : "\n");
+    }
+}
+
+const qr_actor_class_t qr_sim_http_class = {
+    .name = "http",
+    .role = QR_ROLE_http,
+    .max_out = 2 * ASKS + QR_PARTNERS_MAX + 16,
+    .owns_world = true,
+    .bytes = client_bytes,
+    .init = client_init,
+    .handle = client_handle,
+    .print = client_print,
+};
+
+/* ---- text: the bytes are the tokens, after a while
+ * ----------------------------------------------------------------------------------------- */
+
+typedef struct encode {
+    uint64_t request_id, due_us;
+    uint32_t count, reserved;
+    uint32_t tokens[ENCODE_TOKENS];
+} encode_t;
+typedef struct text {
+    uint64_t gateway;
+    uint32_t count, reserved;
+    encode_t encodes[ENCODES];
+} text_t;
+
+static uint64_t text_bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(text_t);
+}
+static void text_init(void *block, const qr_given_t *given, uint64_t address)
+{
+    (void)given;
+    ((text_t *)block)->gateway = qr_address_partner(address, QR_ROLE_gateway);
+}
+
+static void text_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    text_t *self = block;
+    (void)given;
+    if (message->type == QR_MESSAGE_start) qr_send(outbox, message->from, ready, &(qr_ready_t){0});
+    if (message->type == QR_MESSAGE_text_encode) {
+        const qr_text_encode_t *b = &message->body.text_encode;
+        if (self->count == ENCODES || b->text.count > ENCODE_TOKENS) {
+            qr_send(outbox, message->from, text_refused, &(qr_text_refused_t){.request_id = b->request_id, .reason = QR_E_BUSY});
+            return;
+        }
+        encode_t *e = &self->encodes[self->count++];
+        *e = (encode_t){
+            .request_id = b->request_id, .due_us = message->now_us + qr_sim_draw(TEXT_DELAY_US), .count = (uint32_t)b->text.count};
+        for (uint32_t i = 0; i < e->count; i++) e->tokens[i] = b->text.data[i];
+        qr_outbox_alarm(outbox, e->due_us);
+    }
+    if (message->type != QR_MESSAGE_alarm) return;
+    for (uint32_t i = 0; i < self->count;) {
+        encode_t *e = &self->encodes[i];
+        if (e->due_us > message->now_us) {
+            qr_outbox_alarm(outbox, e->due_us);
+            i++;
+            continue;
+        }
+        qr_send(outbox, self->gateway, text_encoded, &(qr_text_encoded_t){.request_id = e->request_id, .tokens = {e->tokens, e->count}});
+        *e = self->encodes[--self->count];
+    }
+}
+
+const qr_actor_class_t qr_sim_text_class = {
+    .name = "text",
+    .role = QR_ROLE_text,
+    .max_out = ENCODES + 1,
+    .owns_world = true,
+    .bytes = text_bytes,
+    .init = text_init,
+    .handle = text_handle,
+};

@@ -1,0 +1,45 @@
+/* device.h - the device of the mind: an executor whose rows are words of token and position, and whose drawn token depends on every
+ * word a row attends, on the seed and on how many tokens were drawn before. A row that is missing, stale or somebody else's changes
+ * the token, so wrong reuse shows as a wrong answer.
+ *
+ * V1. Pages hold words; a page whose handle has a newer generation than the last seen is unwritten again.
+ * V2. A handle with an older generation than one that was seen of its page is a finding: its page has another owner.
+ * V3. Batches end in the order asked, after their cost; a batch that fails leaves garbage where it would have appended. */
+#ifndef QR_SIM_DEVICE_H
+#define QR_SIM_DEVICE_H
+
+#include "actors/actor.h"
+
+enum { QR_SIM_VOCABULARY = 64, QR_SIM_END_TOKEN = QR_SIM_VOCABULARY - 1 };
+
+/* What batches cost. */
+typedef struct qr_sim_cost {
+    uint64_t base_us, row_ns, lane_us;
+} qr_sim_cost_t;
+
+/* What given->decoder points at in a simulated world. */
+typedef struct qr_sim_world_given {
+    qr_sim_cost_t cost;
+    const void *clients; /* clients.h: qr_sim_workload_t */
+} qr_sim_world_given_t;
+static inline const qr_sim_world_given_t *qr_sim_given(const qr_given_t *given)
+{
+    return (const qr_sim_world_given_t *)(const void *)given->decoder;
+}
+
+/* A sequence as the device sees it, for whoever wants to know what comes next. */
+typedef struct qr_sim_sequence {
+    uint64_t prefix; /* of the rows of whole-prefix groups so far */
+    uint32_t count;  /* rows */
+} qr_sim_sequence_t;
+
+/* Appends one token of a sequence. */
+void qr_sim_sequence_add(qr_sim_sequence_t *sequence, const qr_given_t *given, uint32_t token);
+/* The token and the bits of its log probability drawn after tokens[0 .. count), by a request with this seed whose generated tokens
+ * begin at generated_from; greedy answers depend on neither. sequence holds exactly these tokens. */
+uint32_t qr_sim_token_after(const qr_sim_sequence_t *sequence, const qr_given_t *given, const uint32_t *tokens, bool greedy, uint64_t seed,
+                            uint32_t generated_from, uint32_t *ret_logprob_bits);
+
+extern const qr_actor_class_t qr_sim_executor_class;
+
+#endif

@@ -1,0 +1,465 @@
+/* simulate.c - see simulate.h. */
+#include "transport/sim/simulate.h"
+
+#include "base/error.h"
+
+#include <stdlib.h>
+
+enum { QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400 };
+
+static const char *const profile_names[QR_PROFILES] = {"mixed", "calm", "network", "process", "device", "all"};
+const char *qr_sim_profile_name(uint32_t profile) { return profile < QR_PROFILES ? profile_names[profile] : "?"; }
+uint32_t qr_sim_profile_find(const char *name)
+{
+    uint32_t i = 0;
+    while (i < QR_PROFILES && strcmp(name, profile_names[i])) i++;
+    return i;
+}
+
+/* ---- drawing --------------------------------------------------------------------------------------------------------------------------
+ */
+
+static uint32_t between(qr_prng_t *prng, uint32_t least, uint32_t most)
+{
+    return least + (uint32_t)qr_prng_below(prng, (uint64_t)most - least + 1);
+}
+
+static uint32_t kinds_of(uint32_t profile)
+{
+    const uint32_t network = 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK | 1u << QR_FAULT_TWICE;
+    const uint32_t process = 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE;
+    const uint32_t device = 1u << QR_FAULT_SLOW | 1u << QR_FAULT_BATCHES | 1u << QR_FAULT_LANES;
+    switch (profile) {
+    case QR_PROFILE_NETWORK: return network;
+    case QR_PROFILE_PROCESS: return process;
+    case QR_PROFILE_DEVICE: return device;
+    case QR_PROFILE_ALL: return network | process | device;
+    default: return 0;
+    }
+}
+
+static void draw_faults(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t kinds)
+{
+    uint32_t count = kinds ? between(prng, 1, 14) : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        qr_sim_fault_t *f = &plan->faults[plan->fault_count++];
+        do f->kind = between(prng, 1, QR_FAULT_KINDS - 1);
+        while (!(kinds >> f->kind & 1u));
+        f->at_us = 50000 + qr_prng_below(prng, plan->busy_us);
+        uint32_t down_us = plan->peer_down_ms * 1000;
+        f->for_us = qr_prng_one_in(prng, 2) ? 1 + qr_prng_below(prng, down_us) : 1 + qr_prng_below(prng, 3 * (uint64_t)down_us);
+        f->node = (uint32_t)qr_prng_below(prng, plan->node_count);
+        f->other = (uint32_t)qr_prng_below(prng, plan->node_count);
+        f->amount = f->kind == QR_FAULT_SLOW ? between(prng, 2, 60) : between(prng, 2, 20);
+    }
+    plan->workload.faults = kinds;
+}
+
+static void draw_nodes(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t nodes)
+{
+    if (!nodes) nodes = between(prng, 1, 6);
+    plan->node_count = qr_min_u32(qr_max_u32(nodes, 1), QR_NODES_MAX);
+    uint32_t edges = plan->node_count == 1 ? 1 : 1 + (uint32_t)qr_prng_below(prng, qr_max_u32(1, plan->node_count / 3));
+    for (uint32_t n = 0; n < plan->node_count; n++) {
+        bool edge = n < edges, both = plan->node_count == 1 || (edge && qr_prng_one_in(prng, 3));
+        plan->nodes[n].parts = both ? QR_SIM_EDGE | QR_SIM_DEVICE : edge ? QR_SIM_EDGE : QR_SIM_DEVICE;
+        plan->nodes[n].devices = plan->nodes[n].parts & QR_SIM_DEVICE ? between(prng, 1, 2) : 0;
+    }
+}
+
+void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint32_t nodes)
+{
+    qr_prng_t prng;
+    memset(plan, 0, sizeof *plan);
+    qr_prng_init(&prng, seed ^ 0x73696d756c617465u);
+    plan->seed = seed;
+    plan->profile = profile == QR_PROFILE_MIXED ? between(&prng, QR_PROFILE_CALM, QR_PROFILE_ALL) : profile;
+    static const uint32_t page_tokens[] = {8, 8, 16, 32};
+    plan->page_tokens = page_tokens[qr_prng_below(&prng, QR_COUNT(page_tokens))];
+    plan->context = plan->page_tokens * between(&prng, 6, 24);
+    plan->pages = plan->context / plan->page_tokens * between(&prng, 1, 8) + between(&prng, 2, 20);
+    plan->window = qr_prng_one_in(&prng, 3) ? between(&prng, 2, 40) : 0;
+    plan->lanes = between(&prng, 1, 8);
+    plan->requests = between(&prng, 4, 40);
+    plan->tile = between(&prng, 4, 96);
+    plan->wait_rows = qr_prng_one_in(&prng, 2) ? 0 : between(&prng, 4, 64);
+    plan->window_pages = plan->window ? (plan->lanes + 1) * ((plan->window + 2 * plan->tile) / plan->page_tokens + 3) : 0;
+    plan->peer_down_ms = between(&prng, 300, 1200);
+    plan->offer_timeout_ms = between(&prng, 200, 2500);
+    plan->request_timeout_ms = between(&prng, 8000, 30000);
+    plan->busy_us = between(&prng, 500000, 5000000);
+    plan->link_us = between(&prng, 50, 5000);
+    plan->local_us = between(&prng, 1, 60);
+    plan->check_every = 1;
+    bool h200 = qr_prng_one_in(&prng, 2); /* limits.md: 3.1 ms a step, 38 ms for 2,048 rows; this machine: 2.5 ms and 0.4 ms a row */
+    plan->cost = h200 ? (qr_sim_cost_t){3100, 18000, 2} : (qr_sim_cost_t){2500, 400000, 200};
+    draw_nodes(plan, &prng, nodes);
+    qr_sim_workload_t *w = &plan->workload;
+    w->seed = qr_prng_next(&prng);
+    w->requests = between(&prng, 4, 90);
+    w->gap_us = plan->busy_us / w->requests + 1;
+    w->busy_until_us = plan->busy_us;
+    w->last_us = LAST_US;
+    w->last_requests = 4;
+    w->prompt_most = between(&prng, 2, plan->context);
+    w->answer_most = between(&prng, 1, 60);
+    w->prefixes = between(&prng, 0, 3);
+    w->prefix_tokens = between(&prng, 1, plan->context / 2);
+    w->cancel_one_in = qr_prng_one_in(&prng, 2) ? between(&prng, 2, 12) : 0;
+    w->budget_one_in = qr_prng_one_in(&prng, 3) ? between(&prng, 3, 12) : 0;
+    w->burst_one_in = between(&prng, 3, 12);
+    w->grow_one_in = between(&prng, 2, 5);
+    w->text_one_in = between(&prng, 2, 9);
+    w->salt_one_in = between(&prng, 2, 9);
+    draw_faults(plan, &prng, kinds_of(plan->profile));
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct stage {
+    qr_world_t *world;
+    const qr_sim_plan_t *plan;
+    bool last;
+} stage_t;
+
+/* State of the n-th edge's client, NULL while it is not there. */
+static void *client_of(const stage_t *stage, uint32_t n)
+{
+    return stage->plan->nodes[n].parts & QR_SIM_EDGE ? qr_world_state(stage->world, qr_sim_address(n, 0, QR_ROLE_http)) : NULL;
+}
+
+static bool all_clients(void *context)
+{
+    const stage_t *stage = context;
+    for (uint32_t n = 0; n < stage->plan->node_count; n++) {
+        if (!(stage->plan->nodes[n].parts & QR_SIM_EDGE)) continue;
+        const void *client = client_of(stage, n);
+        if (!client || !(stage->last ? qr_sim_client_is_done(client) : qr_sim_client_is_quiet(client))) return false;
+    }
+    return true;
+}
+
+/* Everything `given` that a plan says. The vocabulary prints two letters a token. */
+static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_sim_world_given_t *mine)
+{
+    static uint32_t offsets[QR_SIM_VOCABULARY + 1];
+    static uint8_t bytes[2 * QR_SIM_VOCABULARY], flags[QR_SIM_VOCABULARY];
+    for (uint32_t t = 0; t < QR_SIM_VOCABULARY; t++) {
+        offsets[t + 1] = 2 * (t + 1);
+        bytes[2 * t] = (uint8_t)('A' + t / 8);
+        bytes[2 * t + 1] = (uint8_t)('a' + t % 8);
+    }
+    flags[QR_SIM_END_TOKEN] = QR_TOKEN_END | QR_TOKEN_SPECIAL;
+    memset(given, 0, sizeof *given);
+    qr_params_init(&given->params);
+    given->params.max_lanes = plan->lanes;
+    given->params.max_requests = plan->requests;
+    given->params.prefill_tile = plan->tile;
+    given->params.wait_rows = plan->wait_rows;
+    given->params.page_tokens = plan->page_tokens;
+    given->params.context = plan->context;
+    given->params.peer_down_ms = plan->peer_down_ms;
+    given->params.offer_timeout_ms = plan->offer_timeout_ms;
+    given->params.request_timeout_ms = plan->request_timeout_ms;
+    given->layout.group_count = plan->window ? 2 : 1;
+    given->layout.page_tokens = plan->page_tokens;
+    given->layout.chunk_tokens = 2 * plan->page_tokens;
+    given->layout.context_tokens = plan->context;
+    given->layout.groups[0] = (qr_group_t){.pages = plan->pages, .row_bytes = 8};
+    given->layout.groups[1] = (qr_group_t){.window = plan->window, .pages = plan->window_pages, .row_bytes = 8};
+    given->layout.fingerprint.bytes[0] = 1;
+    given->vocabulary = (qr_vocabulary_t){QR_SIM_VOCABULARY, 0, offsets, bytes, flags};
+    given->decoder = (struct qr_decoder *)(uintptr_t)mine;
+}
+
+static void fail(qr_sim_result_t *result, const char *sentence)
+{
+    if (!result->finding[0]) (void)snprintf(result->finding, sizeof result->finding, "%s", sentence);
+}
+
+static void run_phases(stage_t *stage, qr_sim_result_t *result)
+{
+    qr_world_t *world = stage->world;
+    if (!qr_world_run(world, stage->plan->busy_us, NULL, NULL)) return;
+    qr_world_heal(world);
+    uint64_t until_us = qr_world_now_us(world) + QUIET_US;
+    /* Whoever was dead is there again, and every silence that began before has been noticed. */
+    uint64_t settle_us = 1000000 + 4000ull * stage->plan->peer_down_ms;
+    if (!qr_world_run(world, qr_world_now_us(world) + settle_us, NULL, NULL)) return;
+    if (!qr_world_run(world, until_us, all_clients, stage)) return;
+    if (!all_clients(stage)) {
+        fail(result, "after healing a request never ended");
+        return;
+    }
+    for (uint32_t n = 0; n < stage->plan->node_count; n++)
+        if (client_of(stage, n)) qr_sim_client_last(client_of(stage, n), qr_world_now_us(world));
+    stage->last = true;
+    until_us = qr_world_now_us(world) + 2 * LAST_US + 1000000;
+    if (qr_world_run(world, until_us, all_clients, stage) && !all_clients(stage)) fail(result, "the last phase did not end");
+}
+
+bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FILE *trace, FILE *tell)
+{
+    static qr_given_t given;
+    qr_sim_world_given_t mine = {.cost = plan->cost, .clients = &plan->workload};
+    memset(ret_result, 0, sizeof *ret_result);
+    fill_given(&given, plan, &mine);
+    qr_sim_config_t config = {.seed = plan->seed,
+                              .node_count = plan->node_count,
+                              .nodes = plan->nodes,
+                              .given = &given,
+                              .link_us = plan->link_us,
+                              .local_us = plan->local_us,
+                              .check_every = plan->check_every,
+                              .faults = plan->faults,
+                              .fault_count = plan->fault_count,
+                              .http = &qr_sim_http_class,
+                              .text = &qr_sim_text_class,
+                              .executor = &qr_sim_executor_class,
+                              .trace = trace};
+    stage_t stage = {qr_world_new(&config), plan, false};
+    if (!stage.world) {
+        fail(ret_result, "not enough memory for the world");
+        return false;
+    }
+    run_phases(&stage, ret_result);
+    if (qr_world_finding(stage.world)[0]) fail(ret_result, qr_world_finding(stage.world));
+    ret_result->hash = qr_world_hash(stage.world);
+    ret_result->now_us = qr_world_now_us(stage.world);
+    ret_result->counts = *qr_world_counts(stage.world);
+    for (uint32_t n = 0; n < plan->node_count; n++)
+        if (client_of(&stage, n)) qr_sim_client_count(client_of(&stage, n), &ret_result->answers);
+    if (ret_result->finding[0] && tell) {
+        qr_world_tell(stage.world, tell);
+        fprintf(tell, "finding: %s\n", ret_result->finding);
+    }
+    qr_world_destroy(&stage.world);
+    return ret_result->finding[0] == 0;
+}
+
+/* ---- making smaller -------------------------------------------------------------------------------------------------------------------
+ */
+
+static bool still_fails(const qr_sim_plan_t *plan, uint32_t *runs)
+{
+    qr_sim_result_t result;
+    (*runs)++;
+    return !qr_sim_plan_run(plan, &result, NULL, NULL);
+}
+
+/* Takes the smaller plan if it still has a finding. */
+static bool try_plan(qr_sim_plan_t *plan, const qr_sim_plan_t *smaller, uint32_t *runs)
+{
+    if (!still_fails(smaller, runs)) return false;
+    *plan = *smaller;
+    return true;
+}
+
+static bool shrink_faults(qr_sim_plan_t *plan, uint32_t *runs)
+{
+    bool better = false;
+    for (uint32_t i = plan->fault_count; i-- > 0;) {
+        qr_sim_plan_t smaller = *plan;
+        memmove(&smaller.faults[i], &smaller.faults[i + 1], (smaller.fault_count - i - 1) * sizeof smaller.faults[0]);
+        smaller.fault_count--;
+        better |= try_plan(plan, &smaller, runs);
+    }
+    return better;
+}
+
+static bool shrink_number(qr_sim_plan_t *plan, uint32_t *runs, size_t offset, uint32_t least)
+{
+    bool better = false;
+    for (;;) {
+        qr_sim_plan_t smaller = *plan;
+        uint32_t *number = (uint32_t *)(void *)((uint8_t *)&smaller + offset);
+        if (*number <= least) return better;
+        *number = qr_max_u32(least, *number / 2);
+        if (!try_plan(plan, &smaller, runs)) return better;
+        better = true;
+    }
+}
+
+static bool shrink_nodes(qr_sim_plan_t *plan, uint32_t *runs)
+{
+    bool better = false;
+    while (plan->node_count > 1) { /* the last ones are device nodes */
+        qr_sim_plan_t smaller = *plan;
+        smaller.node_count--;
+        uint32_t parts = 0;
+        for (uint32_t n = 0; n < smaller.node_count; n++) parts |= smaller.nodes[n].parts;
+        if (parts != (QR_SIM_EDGE | QR_SIM_DEVICE) || !try_plan(plan, &smaller, runs)) break;
+        better = true;
+    }
+    return better;
+}
+
+uint32_t qr_sim_plan_shrink(qr_sim_plan_t *plan, uint32_t runs_most)
+{
+    uint32_t runs = 0;
+    bool better = true;
+    static const struct {
+        size_t offset;
+        uint32_t least;
+    } numbers[] = {{offsetof(qr_sim_plan_t, workload.requests), 1},
+                   {offsetof(qr_sim_plan_t, workload.cancel_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.budget_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.text_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.salt_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.prefixes), 0},
+                   {offsetof(qr_sim_plan_t, workload.answer_most), 1},
+                   {offsetof(qr_sim_plan_t, window), 0},
+                   {offsetof(qr_sim_plan_t, wait_rows), 0},
+                   {offsetof(qr_sim_plan_t, lanes), 1}};
+    while (better && runs < runs_most) {
+        better = shrink_faults(plan, &runs);
+        better |= shrink_nodes(plan, &runs);
+        for (size_t i = 0; i < QR_COUNT(numbers) && runs < runs_most; i++)
+            better |= shrink_number(plan, &runs, numbers[i].offset, numbers[i].least);
+    }
+    return runs;
+}
+
+void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
+{
+    const qr_sim_workload_t *w = &plan->workload;
+    fprintf(out, "{.seed = %lluu, .profile = %u, .busy_us = %lluu,\n .nodes = {", (unsigned long long)plan->seed, plan->profile,
+            (unsigned long long)plan->busy_us);
+    for (uint32_t n = 0; n < plan->node_count; n++) fprintf(out, "%s{%u, %u}", n ? ", " : "", plan->nodes[n].parts, plan->nodes[n].devices);
+    fprintf(out, "}, .node_count = %u,\n", plan->node_count);
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        const qr_sim_fault_t *f = &plan->faults[i];
+        fprintf(out, "%s{%lluu, %lluu, %u /* %s */, %u, %u, %u}", i ? ",\n            " : " .faults = {", (unsigned long long)f->at_us,
+                (unsigned long long)f->for_us, f->kind, qr_sim_fault_name(f->kind), f->node, f->other, f->amount);
+    }
+    fprintf(out, "%s .fault_count = %u,\n", plan->fault_count ? "},\n" : "", plan->fault_count);
+    fprintf(out, " .workload = {%lluu, %lluu, %lluu, %lluu, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u},\n",
+            (unsigned long long)w->seed, (unsigned long long)w->gap_us, (unsigned long long)w->busy_until_us,
+            (unsigned long long)w->last_us, w->requests, w->last_requests, w->prompt_most, w->answer_most, w->prefixes, w->prefix_tokens,
+            w->cancel_one_in, w->budget_one_in, w->burst_one_in, w->grow_one_in, w->text_one_in, w->salt_one_in, w->faults);
+    fprintf(out, " .cost = {%lluu, %lluu, %lluu}, .link_us = %llu, .local_us = %llu, .check_every = %u,\n",
+            (unsigned long long)plan->cost.base_us, (unsigned long long)plan->cost.row_ns, (unsigned long long)plan->cost.lane_us,
+            (unsigned long long)plan->link_us, (unsigned long long)plan->local_us, plan->check_every);
+    fprintf(out, " .page_tokens = %u, .pages = %u, .window = %u, .window_pages = %u, .context = %u, .lanes = %u, .requests = %u,\n",
+            plan->page_tokens, plan->pages, plan->window, plan->window_pages, plan->context, plan->lanes, plan->requests);
+    fprintf(out, " .tile = %u, .wait_rows = %u, .peer_down_ms = %u, .offer_timeout_ms = %u, .request_timeout_ms = %u}\n", plan->tile,
+            plan->wait_rows, plan->peer_down_ms, plan->offer_timeout_ms, plan->request_timeout_ms);
+}
+
+/* ---- the subcommand ---------------------------------------------------------------------------------------------------------------------
+ */
+
+static const char usage[] =
+    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all] [--trace FILE] [--shrink] [--json]\n"
+    "  --seeds A-B    seeds to run, both included (default 1-100); one number runs one; A- runs until a finding or a signal\n"
+    "  --nodes N      nodes of every world, 1 to 32 (default: drawn)\n"
+    "  --profile P    what goes wrong (default mixed: drawn)\n"
+    "  --trace FILE   every message of the last seed as a line\n"
+    "  --shrink       make the plan of the first finding smaller and print it as a test's initialiser\n"
+    "  --json         one JSON object\n";
+
+typedef struct options {
+    uint64_t first, last;
+    uint32_t nodes, profile;
+    const char *trace;
+    bool shrink, json;
+} options_t;
+
+static bool number_of(const char *word, uint64_t most, uint64_t *ret_value, const char **ret_rest)
+{
+    char *end;
+    if (*word < '0' || *word > '9' || strlen(word) > 40) return false;
+    unsigned long long value = strtoull(word, &end, 10);
+    *ret_value = value;
+    *ret_rest = end;
+    return value <= most;
+}
+
+static bool read_seeds(options_t *o, const char *word)
+{
+    const char *rest;
+    if (!number_of(word, UINT64_MAX - 1, &o->first, &rest)) return false;
+    o->last = o->first;
+    if (*rest == 0) return true;
+    if (*rest++ != '-') return false;
+    o->last = UINT64_MAX - 1;
+    return *rest == 0 || (number_of(rest, UINT64_MAX - 1, &o->last, &rest) && *rest == 0 && o->last >= o->first);
+}
+
+/* 0, 1: help was asked for, -1: bad. */
+static int read_options(options_t *o, int count, char **word)
+{
+    *o = (options_t){.first = 1, .last = 100};
+    for (int i = 0; i < count; i++) {
+        const char *name = word[i], *value = i + 1 < count ? word[i + 1] : "", *rest;
+        uint64_t number = 0;
+        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return 1;
+        if (!strcmp(name, "--shrink"))
+            o->shrink = true;
+        else if (!strcmp(name, "--json"))
+            o->json = true;
+        else if (!strcmp(name, "--seeds") && read_seeds(o, value))
+            i++;
+        else if (!strcmp(name, "--nodes") && number_of(value, QR_NODES_MAX, &number, &rest) && !*rest && number)
+            o->nodes = (uint32_t)number, i++;
+        else if (!strcmp(name, "--profile") && qr_sim_profile_find(value) < QR_PROFILES)
+            o->profile = qr_sim_profile_find(value), i++;
+        else if (!strcmp(name, "--trace") && *value)
+            o->trace = value, i++;
+        else {
+            fprintf(stderr, "quire: simulate: '%.60s %.60s' is not understood\n%s", name, value, usage);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* What one seed found, and how to see it. */
+static void report(const options_t *o, qr_sim_plan_t *plan, const qr_sim_result_t *result)
+{
+    FILE *out = o->json ? stderr : stdout;
+    fprintf(out, "seed %llu (%s, %u nodes): %s\n", (unsigned long long)plan->seed, qr_sim_profile_name(plan->profile), plan->node_count,
+            result->finding);
+    fprintf(out, "  again: quire simulate --seeds %llu --trace FILE\n", (unsigned long long)plan->seed);
+    if (!o->shrink) return;
+    uint32_t runs = qr_sim_plan_shrink(plan, SHRINK_RUNS);
+    qr_sim_result_t smaller;
+    fprintf(out, "made smaller in %u runs:\n", runs);
+    qr_sim_plan_print(plan, out);
+    (void)qr_sim_plan_run(plan, &smaller, NULL, out);
+}
+
+int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
+{
+    options_t o;
+    qr_sim_plan_t plan;
+    qr_sim_result_t result;
+    int read = read_options(&o, count, word);
+    if (read) return fputs(usage, read > 0 ? stdout : stderr), read > 0 ? 0 : 2;
+    FILE *trace = o.trace ? fopen(o.trace, "w") : NULL;
+    if (o.trace && !trace) return fprintf(stderr, "quire: simulate: cannot write '%s'\n", o.trace), 2;
+    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, requests = 0, hash = 0, virtual_us = 0;
+    if (!o.json)
+        printf("seeds %llu-%llu, profile %s\n", (unsigned long long)o.first, (unsigned long long)o.last, qr_sim_profile_name(o.profile));
+    for (uint64_t seed = o.first; seed <= o.last; seed++, seeds++) {
+        qr_sim_plan_draw(&plan, seed, o.profile, o.nodes);
+        bool fine = qr_sim_plan_run(&plan, &result, seed == o.last ? trace : NULL, NULL);
+        messages += result.counts.messages;
+        requests += result.answers.submitted;
+        virtual_us += result.now_us;
+        hash = qr_mix_u64(hash ^ result.hash);
+        if (fine) continue;
+        findings++;
+        report(&o, &plan, &result);
+        if (o.shrink || o.last == UINT64_MAX - 1) break;
+    }
+    if (trace && fclose(trace)) fprintf(stderr, "quire: simulate: '%s' was not written to its end\n", o.trace);
+    double s = (double)qr_max_u64(1, clock_us() - begin) / 1e6;
+    printf(o.json ? "{\"seeds\": %llu, \"findings\": %llu, \"requests\": %llu, \"messages\": %llu, \"seeds_per_s\": %.1f, \"virtual_s\": "
+                    "%.0f, \"hash\": \"%016llx\"}\n"
+                  : "%llu seeds, %llu findings; %llu requests, %llu messages, %.1f seeds/s, %.0f virtual s; hash %016llx\n",
+           (unsigned long long)seeds, (unsigned long long)findings, (unsigned long long)requests, (unsigned long long)messages,
+           (double)seeds / s, (double)virtual_us / 1e6, (unsigned long long)hash);
+    return findings ? 1 : 0;
+}

@@ -1,0 +1,60 @@
+/* simulate.h - a plan is everything a run depends on; it is drawn from a seed, can be made smaller, and always has the same history.
+ *
+ * L1. A run has two phases: things go wrong while clients ask; then everything heals, every open request ends, new ones are answered
+ *     in full, and after cache_drop every pool is full.
+ * L2. The same plan gives the same hash, whatever ran before it in the process. */
+#ifndef QR_SIM_SIMULATE_H
+#define QR_SIM_SIMULATE_H
+
+#include "transport/sim/clients.h"
+#include "transport/sim/device.h"
+#include "transport/sim/world.h"
+
+enum qr_sim_profile {
+    QR_PROFILE_MIXED, /* one of the others, or everything at once, by seed */
+    QR_PROFILE_CALM,
+    QR_PROFILE_NETWORK,
+    QR_PROFILE_PROCESS,
+    QR_PROFILE_DEVICE,
+    QR_PROFILE_ALL,
+    QR_PROFILES
+};
+
+typedef struct qr_sim_plan {
+    uint64_t seed, busy_us;
+    uint32_t profile;
+    uint32_t node_count, fault_count;
+    qr_sim_node_plan_t nodes[QR_NODES_MAX];
+    qr_sim_fault_t faults[64];
+    qr_sim_workload_t workload;
+    qr_sim_cost_t cost;
+    uint64_t link_us, local_us;
+    uint32_t check_every;
+    /* of qr_given_t */
+    uint32_t page_tokens, pages, window, window_pages, context, lanes, requests, tile, wait_rows;
+    uint32_t peer_down_ms, offer_timeout_ms, request_timeout_ms, fail_over;
+} qr_sim_plan_t;
+
+typedef struct qr_sim_result {
+    char finding[QR_SIM_FINDING_BYTES]; /* "" = none */
+    uint64_t hash, now_us;
+    qr_sim_counts_t counts;
+    qr_sim_answers_t answers;
+} qr_sim_result_t;
+
+/* nodes 0: drawn. */
+void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint32_t nodes);
+/* Runs a plan. trace and tell may be NULL: every message as a line; the last messages and all states after a finding. true: no finding. */
+bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FILE *trace, FILE *tell);
+/* Makes a plan with a finding smaller while it still has one (not always the same). Returns the number of runs it took. */
+uint32_t qr_sim_plan_shrink(qr_sim_plan_t *plan, uint32_t runs_most);
+/* Writes a plan as the C initialiser a named test holds. */
+void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out);
+/* "mixed", "calm", ...; QR_PROFILES when there is none of that name. */
+const char *qr_sim_profile_name(uint32_t profile);
+uint32_t qr_sim_profile_find(const char *name);
+
+/* `quire simulate`. clock_us: for the rate it prints; nothing that is decided looks at it. */
+int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void));
+
+#endif

@@ -1,0 +1,101 @@
+/* world.h - nodes of actors under one seeded clock: the same actor code, every message encoded and decoded on every hop, a network
+ * that delays, cuts, duplicates and breaks, nodes that die, begin anew and pause. No thread, no socket, no clock.
+ *
+ * W1. Everything that happens is an event in one queue, ordered by time and then by when it was made; every draw comes from one
+ *     generator. So a plan has one history, and its hash names it.
+ * W2. Order is kept from one actor to another, and of what one node's uplink hands to one actor. Nothing else is ordered.
+ * W3. What a host judges is judged here by the same table (pair.h): a wrong message of this node is a finding, one of another node
+ *     is dropped and counted.
+ * W4. A link session that ends loses what is on the way; both ends hear link_down before anything of the next session.
+ * W5. After every `check_every` messages the actor that handled the message asserts its invariants.
+ * W6. The first finding ends the run; it is kept as a sentence, with the last messages before it. */
+#ifndef QR_SIM_WORLD_H
+#define QR_SIM_WORLD_H
+
+#include "actors/actor.h"
+#include "base/prng.h"
+
+#include <stdio.h>
+
+enum { QR_SIM_FINDING_BYTES = 512, QR_SIM_HISTORY = 512, QR_SIM_CELLS_MAX = 32, QR_SIM_FAULTS_MAX = 256 };
+
+/* What goes wrong. `node` and `other` are indexes of nodes (0 .. node_count - 1). */
+enum qr_sim_fault_kind {
+    QR_FAULT_KILL = 1, /* the process of `node` ends; it begins anew after for_us */
+    QR_FAULT_PAUSE,    /* the process of `node` does not run for for_us */
+    QR_FAULT_CUT,      /* nothing gets from `node` to `other` for for_us; longer than the silence that counts as down ends the session */
+    QR_FAULT_BREAK,    /* the session between the two ends */
+    QR_FAULT_TWICE,    /* messages between the two arrive twice for for_us */
+    QR_FAULT_SLOW,     /* the device of `node` takes `amount` times as long for for_us */
+    QR_FAULT_BATCHES,  /* one batch in `amount` of the device of `node` fails for for_us */
+    QR_FAULT_LANES,    /* one lane in `amount` fails alone for for_us */
+    QR_FAULT_KINDS
+};
+typedef struct qr_sim_fault {
+    uint64_t at_us, for_us;
+    uint32_t kind, node, other, amount;
+} qr_sim_fault_t;
+/* "kill", "pause", ... */
+const char *qr_sim_fault_name(uint32_t kind);
+
+/* Which actors a node has. */
+enum { QR_SIM_EDGE = 1, QR_SIM_DEVICE = 2 };
+
+typedef struct qr_sim_node_plan {
+    uint32_t parts;   /* QR_SIM_* */
+    uint32_t devices; /* device groups, if it has any */
+} qr_sim_node_plan_t;
+
+typedef struct qr_sim_config {
+    uint64_t seed;
+    uint32_t node_count;
+    const qr_sim_node_plan_t *nodes; /* [node_count]; every edge is linked with every device node */
+    const qr_given_t *given;         /* of every node; its opaque pointers are the fakes' business */
+    uint64_t link_us, local_us;      /* most delay of a message between nodes, inside one */
+    uint32_t check_every;            /* W5; 0: never */
+    const qr_sim_fault_t *faults;    /* [fault_count] by at_us */
+    uint32_t fault_count;
+    const qr_actor_class_t *http, *text, *executor; /* the fakes */
+    FILE *trace;                                    /* NULL, or every message as a line */
+} qr_sim_config_t;
+
+typedef struct qr_sim_counts {
+    uint64_t messages, remote, alarms, dropped_session, dropped_stale, dropped_answer, kills, sessions, queue_most;
+} qr_sim_counts_t;
+
+typedef struct qr_world qr_world_t;
+
+/* Boots every node at time 0. NULL: not enough memory. */
+qr_world_t *qr_world_new(const qr_sim_config_t *config);
+/* Runs events until until_us or a finding or `stop` (asked after every event; may be NULL) says so. true: no finding. */
+bool qr_world_run(qr_world_t *world, uint64_t until_us, bool (*stop)(void *context), void *context);
+/* Ends every fault now, links what is not linked, begins dead nodes anew. */
+void qr_world_heal(qr_world_t *world);
+uint64_t qr_world_now_us(const qr_world_t *world);
+/* Hash of everything that was delivered so far. */
+uint64_t qr_world_hash(const qr_world_t *world);
+const qr_sim_counts_t *qr_world_counts(const qr_world_t *world);
+/* The finding, "" without one. */
+const char *qr_world_finding(const qr_world_t *world);
+/* Writes the last messages and the states of all actors. */
+void qr_world_tell(const qr_world_t *world, FILE *out);
+/* State of an actor, NULL if its node is dead or has none. */
+void *qr_world_state(const qr_world_t *world, uint64_t address);
+bool qr_world_alive(const qr_world_t *world, uint32_t node);
+/* Whether the fault of a kind holds at a node now; its amount or 0. For fake devices. */
+uint32_t qr_world_fault(const qr_world_t *world, uint32_t node, uint32_t kind);
+/* How often the process of a node was killed so far. */
+uint32_t qr_world_kills(const qr_world_t *world, uint32_t node);
+void qr_world_destroy(qr_world_t **world);
+
+/* Ends the current run with a finding; only from inside one. Fakes and checkers call it. */
+_Noreturn void qr_sim_finding(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A number below bound (> 0) of the running world's generator, for fakes. */
+uint64_t qr_sim_draw(uint64_t bound);
+/* The running world; NULL outside a run. */
+qr_world_t *qr_sim_world(void);
+
+/* Addresses of the actors of a node (index) and device group. */
+uint64_t qr_sim_address(uint32_t node, uint32_t device, uint8_t role);
+
+#endif
