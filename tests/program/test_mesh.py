@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 
 from quire_program import MODEL, QUIRE, Server, free_port
 
@@ -28,33 +29,83 @@ def answers(server):
     return out
 
 
+def stream(server, ask):
+    """The choices of a streamed completion, as they come."""
+    request = urllib.request.Request(server.base + "/v1/completions", json.dumps({**ask, "stream": True}).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        for line in answer:
+            line = line.decode().strip()
+            if line == "data: [DONE]":
+                return
+            if not line.startswith("data: "):
+                continue
+            event = json.loads(line[6:])
+            assert "error" not in event, event
+            yield from event.get("choices", [])
+    raise AssertionError("the stream ended without [DONE]")
+
+
 class TwoProcesses:
     """edge and device0 of examples/deploy/edge-device.conf with fresh keys and ports."""
+
+    names = ["device0"]
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
         with open(os.path.join(DEPLOY, "edge-device.conf")) as f:
-            text = f.read()
+            text = self.more(f.read())
         keys = os.path.join(self.folder.name, "keys")
-        for node in ("edge", "device0"):
+        for node in ("edge", *self.names):
             line = subprocess.run([QUIRE, "keys", keys, node], capture_output=True, text=True, check=True).stdout
             key = re.search(r'public = "(.*)"', line)[1]
             text = re.sub(rf'(node = {node}\n    id = \d\n    public = ")[^\n]*"', lambda m: m[1] + key + '"', text)
-        text = text.replace("127.0.0.1:7701", f"127.0.0.1:{free_port()}").replace("127.0.0.1:7702", f"127.0.0.1:{free_port()}")
+        text = re.sub(r"127\.0\.0\.1:77\d\d", lambda m: f"127.0.0.1:{free_port()}", text)
         self.topology = os.path.join(self.folder.name, "mesh.conf")
         with open(self.topology, "w") as f:
             f.write(text)
-        self.start_device()
+        self.devices = {}
+        for name in self.names:
+            self.start_device(name)
         self.edge = Server("--topology", self.topology, "--node", "edge", command=("node",))
         return self
 
-    def start_device(self):
-        self.device = Server("--topology", self.topology, "--node", "device0", command=("node",), wait=False)
+    def more(self, text):
+        return text
+
+    @property
+    def device(self):
+        return self.devices["device0"]
+
+    def start_device(self, name="device0"):
+        self.devices[name] = Server("--topology", self.topology, "--node", name, command=("node",), wait=False)
 
     def __exit__(self, *why):
-        self.edge.__exit__(*why)
-        self.device.__exit__(*why)
+        for server in (self.edge, *self.devices.values()):
+            server.__exit__(*why)
         self.folder.cleanup()
+
+
+class ThreeProcesses(TwoProcesses):
+    """The same edge with two devices."""
+
+    names = ["device0", "device1"]
+
+    def more(self, text):
+        device = text[text.index("node = device0") : text.index("link\n")]
+        second = device.replace("device0", "device1").replace("id = 2", "id = 3").replace(":7701", ":7703").replace(":7702", ":7704")
+        return text.replace("link\n", second + "link\n") + "link\n    connect = edge\n    listen = device1\n"
+
+    def busiest(self, seconds=0.15):
+        """The device that computes: whose process uses the most time of the CPU."""
+
+        def used(name):
+            with open(f"/proc/{self.devices[name].process.pid}/stat") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+            return int(fields[11]) + int(fields[12])
+
+        before = {name: used(name) for name in self.names}
+        time.sleep(seconds)
+        return max(self.names, key=lambda name: used(name) - before[name])
 
 
 class Mesh(unittest.TestCase):
@@ -93,6 +144,38 @@ class Mesh(unittest.TestCase):
             mesh.start_device()
             mesh.edge.wait_ready(60)
             self.assertEqual(mesh.edge.complete(prompt="hello", max_tokens=2)["usage"]["completion_tokens"], 2)
+
+    def test_I3_S6_stream_continues_after_its_worker_is_lost(self):
+        """Greedy and seeded sampling: the device that runs the stream is killed mid-answer, the other one goes on, the client sees one
+        stream with the tokens, texts and log probabilities of an undisturbed run."""
+        asks = [
+            {"prompt": "Once upon a time there was a", "max_tokens": 400, "ignore_eos": True, "temperature": 0, "logprobs": 1},
+            {"prompt": "Once upon a time there was a", "max_tokens": 400, "ignore_eos": True, "temperature": 0.9, "seed": 7, "logprobs": 1},
+        ]
+        with Server() as server:
+            wanted = [server.complete(**ask)["choices"][0] for ask in asks]
+        with ThreeProcesses() as mesh:
+            for number, (ask, want) in enumerate(zip(asks, wanted)):
+                mesh.edge.settle("quire_peers_up", 4, 60)  # the edge hears both devices, each of them the edge
+                text, tokens, logprobs, finish, killed = "", [], [], None, None
+                for choice in stream(mesh.edge, ask):
+                    text += choice["text"]
+                    if choice.get("logprobs"):
+                        tokens += choice["logprobs"]["tokens"]
+                        logprobs += choice["logprobs"]["token_logprobs"]
+                    finish = choice["finish_reason"] or finish
+                    if killed is None and len(tokens) >= 30:
+                        killed = mesh.busiest()
+                        self.assertLess(len(tokens), 300, "the answer was nearly over before anything was killed")
+                        mesh.devices[killed].process.kill()
+                self.assertIsNotNone(killed)
+                self.assertEqual(tokens, want["logprobs"]["tokens"])
+                self.assertEqual(logprobs, want["logprobs"]["token_logprobs"])
+                self.assertEqual(text, want["text"])
+                self.assertEqual(finish, "length")
+                self.assertEqual(mesh.edge.metrics()["quire_retries_total"], number + 1)
+                mesh.devices[killed].process.wait()
+                mesh.start_device(killed)
 
     def test_S6_killed_edge_gives_its_pages_back(self):
         with TwoProcesses() as mesh:
