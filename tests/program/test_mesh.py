@@ -3,6 +3,7 @@ is killed ends the requests of the other with an error in time."""
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import threading
@@ -176,6 +177,28 @@ class Mesh(unittest.TestCase):
                 self.assertEqual(mesh.edge.metrics()["quire_retries_total"], number + 1)
                 mesh.devices[killed].process.wait()
                 mesh.start_device(killed)
+
+    def test_I3_S6_stream_continues_while_its_worker_is_frozen(self):
+        """A device that is frozen and wakes up later: its late tokens change nothing, and it gives its pages back."""
+        ask = {"prompt": "Once upon a time there was a", "max_tokens": 200, "ignore_eos": True, "temperature": 0.9, "seed": 9, "logprobs": 1}
+        with Server() as server:
+            want = server.complete(**ask)["choices"][0]
+        with ThreeProcesses() as mesh:
+            mesh.edge.settle("quire_peers_up", 4, 60)
+            tokens, frozen = [], None
+            for choice in stream(mesh.edge, ask):
+                tokens += choice["logprobs"]["tokens"] if choice.get("logprobs") else []
+                if frozen is None and len(tokens) >= 20:
+                    frozen = mesh.devices[mesh.busiest()].process
+                    frozen.send_signal(signal.SIGSTOP)
+            frozen.send_signal(signal.SIGCONT)
+            self.assertEqual(tokens, want["logprobs"]["tokens"])
+            mesh.edge.settle("quire_peers_up", 4, 60)
+            self.assertEqual(mesh.edge.metrics()["quire_retries_total"], 1)
+            mesh.edge.settle("quire_worker_requests_open", 0)
+            mesh.edge.settle("quire_lanes_open", 0)
+            pages = mesh.edge.drop_cache()
+            self.assertEqual(pages["pages_free"], pages["pages_pool"])
 
     def test_S6_killed_edge_gives_its_pages_back(self):
         with TwoProcesses() as mesh:
