@@ -5,7 +5,7 @@ import sys
 
 
 def rate(tile):
-    words = [sys.argv[1], "bench", "--model", sys.argv[2], "--prefill-tile", str(tile), "--repeats", "3", "--decode", "2", "--long", "16", "--json"]
+    words = [sys.argv[1], "bench", "--model", sys.argv[2], "--prefill-tile", str(tile), "--repeats", "3", "--decode", "8", "--long", "16", "--streams", "1", "--json"]
     rows = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout)["rows"]
     return next(r["tokens_per_s"] for r in rows if r["row"] == "prefill")
 

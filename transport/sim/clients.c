@@ -170,11 +170,12 @@ static void on_deltas(client_t *self, const qr_given_t *given, const qr_request_
 static bool explained(const qr_given_t *given, const ask_t *ask, uint32_t reason)
 {
     const qr_sim_workload_t *w = work_of(given);
-    uint32_t nodes = 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK;
+    uint32_t nodes = w->fail_over ? 0 : 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK;
+    if (w->fail_over && ask->count > ask->prompt && reason != QR_E_DEADLINE) return false; /* what began goes on elsewhere */
     switch (reason) {
     case QR_E_BUSY:
     case QR_E_NEVER_FITS: return true; /* the pools and tables of these worlds are small */
-    case QR_E_NO_WORKER: return !ask->last;
+    case QR_E_NO_WORKER: return !ask->last && !w->fail_over;
     case QR_E_PEER_DOWN: return !ask->last && (w->faults & nodes);
     case QR_E_DEVICE: return !ask->last && (w->faults & 1u << QR_FAULT_BATCHES);
     case QR_E_NUMERIC: return !ask->last && (w->faults & 1u << QR_FAULT_LANES);

@@ -24,7 +24,8 @@ typedef struct qr_sim_workload {
     uint32_t prompt_most, answer_most;
     uint32_t prefixes, prefix_tokens;                                                           /* shared beginnings */
     uint32_t cancel_one_in, budget_one_in, burst_one_in, grow_one_in, text_one_in, salt_one_in; /* 0 = never */
-    uint32_t faults; /* bit 1 << QR_FAULT_*: what may happen in this world (K4) */
+    uint32_t faults;    /* bit 1 << QR_FAULT_*: what may happen in this world (K4) */
+    uint32_t fail_over; /* 1: there is always another worker, so no request may fail for a lost one */
 } qr_sim_workload_t;
 
 typedef struct qr_sim_answers {

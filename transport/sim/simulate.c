@@ -7,7 +7,7 @@
 
 enum { QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400 };
 
-static const char *const profile_names[QR_PROFILES] = {"mixed", "calm", "network", "process", "device", "all"};
+static const char *const profile_names[QR_PROFILES] = {"mixed", "calm", "network", "process", "device", "all", "failover"};
 const char *qr_sim_profile_name(uint32_t profile) { return profile < QR_PROFILES ? profile_names[profile] : "?"; }
 uint32_t qr_sim_profile_find(const char *name)
 {
@@ -55,6 +55,26 @@ static void draw_faults(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t kinds)
     plan->workload.faults = kinds;
 }
 
+/* Two to four device nodes behind edges that live; one at a time is dead, and it is there again well before the next one dies. */
+static void draw_fail_over(qr_sim_plan_t *plan, qr_prng_t *prng)
+{
+    uint32_t edges = between(prng, 1, 2), devices = between(prng, 2, 4);
+    plan->node_count = edges + devices;
+    for (uint32_t n = 0; n < plan->node_count; n++)
+        plan->nodes[n] = (qr_sim_node_plan_t){n < edges ? QR_SIM_EDGE : QR_SIM_DEVICE, n >= edges};
+    plan->workload.fail_over = 1;
+    plan->workload.faults = 1u << QR_FAULT_KILL;
+    uint64_t at_us = 2000000, gap_us = 3000000 + 3000ull * plan->peer_down_ms;
+    for (uint32_t i = between(prng, 1, 4); i > 0; i--) {
+        plan->faults[plan->fault_count++] = (qr_sim_fault_t){.at_us = at_us + qr_prng_below(prng, 500000),
+                                                             .for_us = 1 + qr_prng_below(prng, 1000000),
+                                                             .kind = QR_FAULT_KILL,
+                                                             .node = edges + (uint32_t)qr_prng_below(prng, devices)};
+        at_us += gap_us;
+    }
+    plan->busy_us = at_us;
+}
+
 static void draw_nodes(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t nodes)
 {
     if (!nodes) nodes = between(prng, 1, 6);
@@ -73,7 +93,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     memset(plan, 0, sizeof *plan);
     qr_prng_init(&prng, seed ^ 0x73696d756c617465u);
     plan->seed = seed;
-    plan->profile = profile == QR_PROFILE_MIXED ? between(&prng, QR_PROFILE_CALM, QR_PROFILE_ALL) : profile;
+    plan->profile = profile == QR_PROFILE_MIXED ? between(&prng, QR_PROFILE_CALM, QR_PROFILE_FAIL_OVER) : profile;
     static const uint32_t page_tokens[] = {8, 8, 16, 32};
     plan->page_tokens = page_tokens[qr_prng_below(&prng, QR_COUNT(page_tokens))];
     plan->context = plan->page_tokens * between(&prng, 6, 24);
@@ -93,7 +113,10 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     plan->check_every = 1;
     bool h200 = qr_prng_one_in(&prng, 2); /* limits.md: 3.1 ms a step, 38 ms for 2,048 rows; this machine: 2.5 ms and 0.4 ms a row */
     plan->cost = h200 ? (qr_sim_cost_t){3100, 18000, 2} : (qr_sim_cost_t){2500, 400000, 200};
-    draw_nodes(plan, &prng, nodes);
+    if (plan->profile == QR_PROFILE_FAIL_OVER)
+        draw_fail_over(plan, &prng);
+    else
+        draw_nodes(plan, &prng, nodes);
     qr_sim_workload_t *w = &plan->workload;
     w->seed = qr_prng_next(&prng);
     w->requests = between(&prng, 4, 90);
@@ -111,7 +134,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     w->grow_one_in = between(&prng, 2, 5);
     w->text_one_in = between(&prng, 2, 9);
     w->salt_one_in = between(&prng, 2, 9);
-    draw_faults(plan, &prng, kinds_of(plan->profile));
+    if (plan->profile != QR_PROFILE_FAIL_OVER) draw_faults(plan, &prng, kinds_of(plan->profile));
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------------
@@ -334,10 +357,10 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
                 (unsigned long long)f->for_us, f->kind, qr_sim_fault_name(f->kind), f->node, f->other, f->amount);
     }
     fprintf(out, "%s .fault_count = %u,\n", plan->fault_count ? "},\n" : "", plan->fault_count);
-    fprintf(out, " .workload = {%lluu, %lluu, %lluu, %lluu, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u},\n",
+    fprintf(out, " .workload = {%lluu, %lluu, %lluu, %lluu, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u},\n",
             (unsigned long long)w->seed, (unsigned long long)w->gap_us, (unsigned long long)w->busy_until_us,
             (unsigned long long)w->last_us, w->requests, w->last_requests, w->prompt_most, w->answer_most, w->prefixes, w->prefix_tokens,
-            w->cancel_one_in, w->budget_one_in, w->burst_one_in, w->grow_one_in, w->text_one_in, w->salt_one_in, w->faults);
+            w->cancel_one_in, w->budget_one_in, w->burst_one_in, w->grow_one_in, w->text_one_in, w->salt_one_in, w->faults, w->fail_over);
     fprintf(out, " .cost = {%lluu, %lluu, %lluu}, .link_us = %llu, .local_us = %llu, .check_every = %u,\n",
             (unsigned long long)plan->cost.base_us, (unsigned long long)plan->cost.row_ns, (unsigned long long)plan->cost.lane_us,
             (unsigned long long)plan->link_us, (unsigned long long)plan->local_us, plan->check_every);
@@ -351,7 +374,8 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
  */
 
 static const char usage[] =
-    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all] [--trace FILE] [--shrink] [--json]\n"
+    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all|failover] [--trace FILE] [--shrink] "
+    "[--json]\n"
     "  --seeds A-B    seeds to run, both included (default 1-100); one number runs one; A- runs until a finding or a signal\n"
     "  --nodes N      nodes of every world, 1 to 32 (default: drawn)\n"
     "  --profile P    what goes wrong (default mixed: drawn)\n"
@@ -439,14 +463,15 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     if (read) return fputs(usage, read > 0 ? stdout : stderr), read > 0 ? 0 : 2;
     FILE *trace = o.trace ? fopen(o.trace, "w") : NULL;
     if (o.trace && !trace) return fprintf(stderr, "quire: simulate: cannot write '%s'\n", o.trace), 2;
-    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, requests = 0, hash = 0, virtual_us = 0;
+    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, hash = 0, virtual_us = 0;
+    qr_sim_answers_t a = {0};
     if (!o.json)
         printf("seeds %llu-%llu, profile %s\n", (unsigned long long)o.first, (unsigned long long)o.last, qr_sim_profile_name(o.profile));
     for (uint64_t seed = o.first; seed <= o.last; seed++, seeds++) {
         qr_sim_plan_draw(&plan, seed, o.profile, o.nodes);
         bool fine = qr_sim_plan_run(&plan, &result, seed == o.last ? trace : NULL, NULL);
         messages += result.counts.messages;
-        requests += result.answers.submitted;
+        for (size_t i = 0; i < sizeof a / 8; i++) ((uint64_t *)&a)[i] += ((const uint64_t *)&result.answers)[i];
         virtual_us += result.now_us;
         hash = qr_mix_u64(hash ^ result.hash);
         if (fine) continue;
@@ -456,10 +481,17 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     }
     if (trace && fclose(trace)) fprintf(stderr, "quire: simulate: '%s' was not written to its end\n", o.trace);
     double s = (double)qr_max_u64(1, clock_us() - begin) / 1e6;
-    printf(o.json ? "{\"seeds\": %llu, \"findings\": %llu, \"requests\": %llu, \"messages\": %llu, \"seeds_per_s\": %.1f, \"virtual_s\": "
-                    "%.0f, \"hash\": \"%016llx\"}\n"
-                  : "%llu seeds, %llu findings; %llu requests, %llu messages, %.1f seeds/s, %.0f virtual s; hash %016llx\n",
-           (unsigned long long)seeds, (unsigned long long)findings, (unsigned long long)requests, (unsigned long long)messages,
-           (double)seeds / s, (double)virtual_us / 1e6, (unsigned long long)hash);
+    unsigned long long numbers[] = {seeds, findings, a.submitted, a.finished, a.cancelled, a.refused, a.failed, a.tokens, messages, hash};
+    printf(
+        o.json
+            ? "{\"seeds\": %llu, \"findings\": %llu, \"requests\": %llu, \"finished\": %llu, \"cancelled\": %llu, \"refused\": %llu, "
+              "\"failed\": %llu, \"tokens\": %llu, \"messages\": %llu, \"hash\": \"%016llx\", \"seeds_per_s\": %.1f, \"virtual_s\": %.0f}\n"
+            : "%llu seeds, %llu findings; %llu requests: %llu finished, %llu cancelled, %llu refused, %llu failed; %llu tokens, %llu "
+              "messages; "
+              "hash %016llx; %.1f seeds/s, %.0f virtual s\n",
+        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8], numbers[9],
+        (double)seeds / s, (double)virtual_us / 1e6);
+    for (uint32_t i = 0; !o.json && i < QR_COUNT(a.reasons); i++)
+        if (a.reasons[i]) printf("  %s %llu\n", qr_error_name((int)i), (unsigned long long)a.reasons[i]);
     return findings ? 1 : 0;
 }

@@ -17,6 +17,7 @@ enum qr_sim_profile {
     QR_PROFILE_PROCESS,
     QR_PROFILE_DEVICE,
     QR_PROFILE_ALL,
+    QR_PROFILE_FAIL_OVER, /* device nodes die one after the other; nobody may notice */
     QR_PROFILES
 };
 

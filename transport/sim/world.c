@@ -640,8 +640,11 @@ static void on_down(qr_world_t *world, event_t event)
     link->session[side] = 0;
     link->connecting = false;
     tell_side(world, link, side, false);
-    if (link->session[!side] == event.serial && link->cut_until_us[side] <= world->now_us)
-        side_down(world, link, !side, 1 + delay(world, 8 * world->config.link_us));
+    /* The hello of the next session tells the other end as soon as it gets through; silence tells it too. */
+    uint64_t down_us = world->config.given->params.peer_down_ms * 1000,
+             cut_us = link->cut_until_us[side] - qr_min_u64(link->cut_until_us[side], world->now_us);
+    if (link->session[!side] == event.serial)
+        side_down(world, link, !side, qr_min_u64(cut_us, down_us) + 1 + delay(world, 8 * world->config.link_us));
     connect_later(world, link, 1000 + qr_prng_below(&world->prng, RETRY_US));
 }
 
@@ -732,7 +735,6 @@ void qr_world_heal(qr_world_t *world)
     }
     for (uint32_t n = 0; n < world->config.node_count; n++) {
         node_t *node = &world->nodes[n];
-        node->paused_until_us = 0;
         memset(node->fault_until_us, 0, sizeof node->fault_until_us);
         if (!node->alive) post(world, (event_t){.at_us = world->now_us + 1, .kind = EVENT_BOOT, .node = n});
     }

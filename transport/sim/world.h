@@ -69,7 +69,7 @@ typedef struct qr_world qr_world_t;
 qr_world_t *qr_world_new(const qr_sim_config_t *config);
 /* Runs events until until_us or a finding or `stop` (asked after every event; may be NULL) says so. true: no finding. */
 bool qr_world_run(qr_world_t *world, uint64_t until_us, bool (*stop)(void *context), void *context);
-/* Ends every fault now, links what is not linked, begins dead nodes anew. */
+/* Nothing goes wrong any more: cuts end, dead nodes begin anew; a pause that began ends in its time. */
 void qr_world_heal(qr_world_t *world);
 uint64_t qr_world_now_us(const qr_world_t *world);
 /* Hash of everything that was delivered so far. */
