@@ -21,6 +21,7 @@
 #include "model/oracle.h"
 #include "model/tokenizer.h"
 #include "transport/mesh.h"
+#include "transport/replay.h"
 #include "transport/tap.h"
 
 #include <errno.h>
@@ -557,6 +558,24 @@ static int keys_main(int count, char **word)
 
 static int inspect_main(int count, char **word) { return qr_inspect_main(count + 1, word - 1); }
 
+/* Opens a model file for its vocabulary alone. */
+static int replay_vocabulary(void *context, const char *path, qr_vocabulary_t *ret_vocabulary, char *message, size_t message_bytes)
+{
+    qr_model_t **model = context;
+    qr_model_destroy(model);
+    int status = qr_model_open(path, model, message, message_bytes);
+    if (!status) *ret_vocabulary = (*model)->vocabulary;
+    return status;
+}
+static int replay_main(int count, char **word)
+{
+    qr_model_t *model = NULL;
+    qr_replay_world_t world = {serve_classes, QR_COUNT(serve_classes), replay_vocabulary, &model};
+    int status = qr_replay_main(count, word, &world);
+    qr_model_destroy(&model);
+    return status;
+}
+
 static const struct subcommand {
     const char *name;
     int (*main)(int count, char **word);
@@ -570,6 +589,7 @@ static const struct subcommand {
     {"node", node_main, "run one node of a mesh (topology file)"},
     {"keys", keys_main, "make a node's CURVE keys"},
     {"tap", qr_tap_main, "print a recorded run by the message schema"},
+    {"replay", replay_main, "run a recorded run's actors again and compare every byte they say"},
 };
 
 static void print_subcommands(FILE *out)

@@ -212,9 +212,11 @@ static bool segment_begin(qr_host_t *host, cell_t *cell)
         qr_log_line(host->config.log_level, QR_LEVEL_WARN, cell->actor->name,
                     "its state is too large for record_bytes: recorded, but not for replay");
     }
-    qr_record_snapshot_t snapshot = {cell->alarm_us, host->now_us, count, 0, run_bytes ? cell->state_bytes : 0};
+    qr_record_snapshot_t snapshot = {
+        .alarm_us = cell->alarm_us, .now_us = host->now_us, .partner_count = count, .state_bytes = run_bytes ? cell->state_bytes : 0};
     size_t head_bytes = qr_record_head_make(&host->recorder, host->config.directory->node, cell->actor->name, cell->address,
                                             host->config.epoch, host->now_us, host->config.given, run_bytes != 0, &head);
+    if (head) qr_record_head_seal(head, &snapshot, partners, runs, run_bytes);
     uint64_t address = cell->address;
     bool kept = head &&
                 qr_recorder_put(&host->recorder, address, QR_PIECE_OPEN, head, head_bytes, &snapshot, sizeof snapshot, host->now_us) &&
@@ -244,9 +246,9 @@ static void record_after(qr_host_t *host, cell_t *cell, uint32_t kind, const voi
     if (!host->recording || !cell->recorded) return;
     kind |= host->place++ << 8;
     uint64_t hash = qr_record_hash(host->hash, &cell->alarm_us, sizeof cell->alarm_us);
-    if (!qr_recorder_put_entry(&host->recorder, cell->address, (qr_record_entry_t){host->now_us, (uint32_t)count, kind}, bytes, hash))
-        cell->recorded = false;
-    cell->segment_used += sizeof(qr_record_entry_t) + count + 8;
+    qr_record_entry_t entry = {.now_us = host->now_us, .bytes = (uint32_t)count, .kind = kind, .hash = hash};
+    if (!qr_recorder_put_entry(&host->recorder, cell->address, entry, bytes)) cell->recorded = false;
+    cell->segment_used += sizeof entry + count;
 }
 
 /* ---- sending ------------------------------------------------------------------------------------------------------------ */

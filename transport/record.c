@@ -113,15 +113,16 @@ bool qr_recorder_put(qr_recorder_t *recorder, uint64_t address, uint32_t kind, c
     return true;
 }
 
-bool qr_recorder_put_entry(qr_recorder_t *recorder, uint64_t address, qr_record_entry_t entry, const void *message, uint64_t hash)
+bool qr_recorder_put_entry(qr_recorder_t *recorder, uint64_t address, qr_record_entry_t entry, const void *message)
 {
-    qr_record_piece_t piece = {address, QR_PIECE_DATA, (uint32_t)(sizeof entry + entry.bytes + sizeof hash)};
+    qr_record_piece_t piece = {address, QR_PIECE_DATA, (uint32_t)(sizeof entry + entry.bytes)};
     uint8_t *at = recorder->lost ? NULL : room(recorder, sizeof piece + piece.bytes, entry.now_us);
     if (!at) return false;
+    entry.message_check = qr_record_fold(qr_record_hash(0, message, entry.bytes));
+    entry.head_check = qr_record_entry_check(&entry);
     memcpy(at, &piece, sizeof piece);
     memcpy(at + sizeof piece, &entry, sizeof entry);
     qr_copy(at + sizeof piece + sizeof entry, message, entry.bytes);
-    memcpy(at + sizeof piece + sizeof entry + entry.bytes, &hash, sizeof hash);
     return true;
 }
 
@@ -158,6 +159,60 @@ uint64_t qr_record_given_digest(const qr_given_t *given)
     return hash;
 }
 
+static void put_line(qr_text_t *text, const char *name, uint64_t value)
+{
+    qr_text_put(text, name);
+    qr_text_put(text, " = ");
+    qr_text_put_u64(text, value);
+    qr_text_put(text, "\n");
+}
+
+/* The layout as lines: what a machine's memory and its model file made of the parameters. */
+static void put_layout(qr_text_t *text, const qr_layout_t *layout)
+{
+    put_line(text, "layout_page_tokens", layout->page_tokens);
+    put_line(text, "layout_chunk_tokens", layout->chunk_tokens);
+    put_line(text, "layout_context_tokens", layout->context_tokens);
+    qr_text_put(text, "layout_fingerprint = ");
+    qr_text_put_hex(text, layout->fingerprint.bytes, sizeof layout->fingerprint.bytes);
+    qr_text_put(text, "\n");
+    for (uint32_t g = 0; g < layout->group_count && g < QR_GROUPS_MAX; g++) {
+        const qr_group_t *group = &layout->groups[g];
+        put_line(text, "layout_group_window", group->window);
+        put_line(text, "layout_group_pages", group->pages);
+        put_line(text, "layout_group_set_aside", group->set_aside);
+        put_line(text, "layout_group_row_bytes", group->row_bytes);
+    }
+}
+
+uint64_t qr_record_head_hash(const qr_record_header_t *header, const void *config, const qr_record_snapshot_t *snapshot,
+                             const qr_record_partner_t *partners)
+{
+    qr_record_snapshot_t unchecked = *snapshot;
+    unchecked.check = unchecked.own_check = 0;
+    uint64_t hash = qr_record_hash(0, header, sizeof *header);
+    hash = qr_record_hash(hash, config, header->config_bytes);
+    hash = qr_record_hash(hash, &unchecked, sizeof unchecked);
+    return qr_record_hash(hash, partners, snapshot->partner_count * sizeof *partners);
+}
+
+void qr_record_head_seal(const uint8_t *head, qr_record_snapshot_t *snapshot, const qr_record_partner_t *partners, const uint8_t *runs,
+                         size_t run_bytes)
+{
+    qr_record_header_t header;
+    memcpy(&header, head, sizeof header);
+    snapshot->run_bytes = run_bytes;
+    uint64_t hash = qr_record_head_hash(&header, head + sizeof header, snapshot, partners);
+    for (size_t at = 0; at < run_bytes;) {
+        qr_record_run_t run;
+        memcpy(&run, runs + at, sizeof run);
+        hash = qr_record_run_hash(hash, &run, runs + at + sizeof run);
+        at += sizeof run + run.bytes;
+    }
+    snapshot->check = qr_record_fold(hash);
+    snapshot->own_check = qr_record_snapshot_check(snapshot);
+}
+
 size_t qr_record_head_make(const qr_recorder_t *recorder, uint32_t node, const char *actor, uint64_t address, uint64_t epoch,
                            uint64_t now_us, const qr_given_t *given, bool pure, uint8_t **ret_bytes)
 {
@@ -166,6 +221,7 @@ size_t qr_record_head_make(const qr_recorder_t *recorder, uint32_t node, const c
     qr_text_t config;
     qr_text_init(&config, (char *)bytes + sizeof(qr_record_header_t), CONFIG_BYTES);
     qr_params_print(&given->params, QR_AUDIENCE_SERVE | QR_AUDIENCE_GENERATE | QR_AUDIENCE_BENCH | QR_AUDIENCE_NODE, &config);
+    put_layout(&config, &given->layout);
     qr_record_header_t header = {.version = QR_RECORD_VERSION,
                                  .header_bytes = sizeof header,
                                  .address = address,
@@ -178,6 +234,7 @@ size_t qr_record_head_make(const qr_recorder_t *recorder, uint32_t node, const c
     header.schema_hash = recorder->schema_hash;
     header.given_digest = recorder->given_digest;
     memcpy(header.actor, actor, qr_min_u64(strlen(actor), sizeof header.actor - 1));
+    header.check = qr_record_header_check(&header);
     memcpy(bytes, &header, sizeof header);
     *ret_bytes = bytes;
     return sizeof header + config.count;

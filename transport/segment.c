@@ -2,6 +2,7 @@
 #include "transport/segment.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "transport/pair.h"
 
 #include <stdlib.h>
@@ -24,17 +25,22 @@ static void *take(FILE *file, uint64_t count, int *ret_code)
     return NULL;
 }
 
-/* The state's runs into the state block, or past them. */
-static int read_runs(qr_segment_t *segment)
+/* The state's runs into the state block, or past them. `hash` goes on over them when they are read. */
+static int read_runs(qr_segment_t *segment, uint64_t *hash)
 {
+    uint64_t left = segment->snapshot.run_bytes, all = segment->snapshot.state_bytes;
     for (;;) {
         qr_record_run_t run;
+        if (left < sizeof run) return -QR_E_FORMAT;
         if (fread(&run, sizeof run, 1, segment->file) != 1) return -QR_E_TRUNCATED;
-        if (run.bytes == 0) return 0;
-        uint64_t all = segment->snapshot.state_bytes;
-        if (run.offset > all || run.bytes > all - run.offset) return -QR_E_FORMAT;
-        if (segment->state && fread(segment->state + run.offset, 1, run.bytes, segment->file) != run.bytes) return -QR_E_TRUNCATED;
-        if (!segment->state && fseek(segment->file, (long)run.bytes, SEEK_CUR) != 0) return -QR_E_IO;
+        left -= sizeof run;
+        if (run.offset > all || run.bytes > all - run.offset || run.bytes > left) return -QR_E_FORMAT;
+        left -= run.bytes;
+        uint8_t *to = segment->state ? segment->state + run.offset : NULL;
+        if (to && fread(to, 1, run.bytes, segment->file) != run.bytes) return -QR_E_TRUNCATED;
+        if (!to && fseek(segment->file, (long)run.bytes, SEEK_CUR) != 0) return -QR_E_IO;
+        if (to) *hash = qr_record_run_hash(*hash, &run, to);
+        if (run.bytes == 0) return left ? -QR_E_FORMAT : 0;
     }
 }
 
@@ -44,20 +50,23 @@ static int read_head(qr_segment_t *segment, bool with_state)
     if (fread(header, sizeof *header, 1, segment->file) != 1) return -QR_E_TRUNCATED;
     if (memcmp(header->magic, QR_RECORD_MAGIC, 8) != 0) return -QR_E_FORMAT;
     if (header->version != QR_RECORD_VERSION || header->header_bytes != sizeof *header) return -QR_E_UNSUPPORTED;
-    if (header->config_bytes > CONFIG_BYTES_MAX) return -QR_E_FORMAT;
-    header->actor[sizeof header->actor - 1] = 0;
+    if (header->check != qr_record_header_check(header) || header->config_bytes > CONFIG_BYTES_MAX) return -QR_E_FORMAT;
     int code = 0;
     segment->config = take(segment->file, header->config_bytes, &code);
     if (code) return code;
     qr_record_snapshot_t *snapshot = &segment->snapshot;
     if (fread(snapshot, sizeof *snapshot, 1, segment->file) != 1) return -QR_E_TRUNCATED;
-    if (snapshot->partner_count > QR_PAIRS_MAX) return -QR_E_FORMAT;
+    if (snapshot->own_check != qr_record_snapshot_check(snapshot) || snapshot->partner_count > QR_PAIRS_MAX) return -QR_E_FORMAT;
     segment->partners = take(segment->file, snapshot->partner_count * sizeof *segment->partners, &code);
     if (code) return code;
     if (snapshot->state_bytes > QR_RECORD_STATE_MAX) return -QR_E_FORMAT;
     if (snapshot->state_bytes && with_state && !(segment->state = calloc(1, snapshot->state_bytes))) return -QR_E_MEMORY;
-    code = snapshot->state_bytes ? read_runs(segment) : 0;
+    uint64_t hash = qr_record_head_hash(header, segment->config, snapshot, segment->partners);
+    code = snapshot->state_bytes ? read_runs(segment, &hash) : 0;
     if (code) return code;
+    bool hashed = segment->state || !snapshot->state_bytes;
+    if (hashed && qr_record_fold(hash) != snapshot->check && !QR_MUTANT(317)) return -QR_E_FORMAT;
+    header->actor[sizeof header->actor - 1] = 0;
     segment->at = ftell(segment->file);
     return segment->at < 0 ? -QR_E_IO : 0;
 }
@@ -80,11 +89,16 @@ int qr_segment_next(qr_segment_t *segment, qr_segment_entry_t *ret_entry)
     qr_segment_entry_t entry = {.message = segment->message};
     clearerr(segment->file);
     if (fseek(segment->file, segment->at, SEEK_SET) != 0) return -QR_E_IO;
-    if (fread(&entry.head, sizeof entry.head, 1, segment->file) != 1) return -QR_E_NOT_FOUND;
+    size_t got = fread(&entry.head, 1, sizeof entry.head, segment->file);
+    segment->cut = got > 0;
+    if (got != sizeof entry.head) return -QR_E_NOT_FOUND;
     uint32_t kind = qr_entry_kind(entry.head.kind);
-    if (entry.head.bytes > QR_MESSAGE_BYTES_MAX || kind < QR_ENTRY_MESSAGE || kind > QR_ENTRY_PIECE) return -QR_E_FORMAT;
-    if (fread(segment->message, 1, entry.head.bytes, segment->file) != entry.head.bytes || fread(&entry.hash, 8, 1, segment->file) != 1)
-        return -QR_E_NOT_FOUND;
+    bool whole = entry.head.head_check == qr_record_entry_check(&entry.head) || QR_MUTANT(315);
+    if (!whole || entry.head.bytes > QR_MESSAGE_BYTES_MAX || kind < QR_ENTRY_MESSAGE || kind > QR_ENTRY_PIECE) return -QR_E_FORMAT;
+    if (fread(segment->message, 1, entry.head.bytes, segment->file) != entry.head.bytes) return -QR_E_NOT_FOUND;
+    whole = entry.head.message_check == qr_record_fold(qr_record_hash(0, segment->message, entry.head.bytes)) || QR_MUTANT(316);
+    if (!whole) return -QR_E_FORMAT;
+    segment->cut = false;
     segment->at = ftell(segment->file);
     *ret_entry = entry;
     return 0;

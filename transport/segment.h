@@ -1,6 +1,7 @@
 /* segment.h - reads record segments (record.h writes them). A file is bytes from outside: everything is checked before it is used.
  *
- * G1. A segment may still be growing or may end in the middle of an entry (a kill, a full disk): the last whole entry is its end. */
+ * G1. A segment may still be growing or may end in the middle of an entry (a kill, a full disk): the last whole entry is its end.
+ * G2. A state is handed out only if the head's check holds, an entry only if both of its checks do. */
 #ifndef QR_SEGMENT_H
 #define QR_SEGMENT_H
 
@@ -17,12 +18,12 @@ typedef struct qr_segment {
     uint8_t *state;                /* [snapshot.state_bytes], if asked for */
     uint8_t *message;              /* [QR_MESSAGE_BYTES_MAX] of the entry read last */
     long at;                       /* where the next entry begins */
+    bool cut;                      /* what was read last ends in the middle of an entry */
 } qr_segment_t;
 
 typedef struct qr_segment_entry {
     qr_record_entry_t head;
     const uint8_t *message; /* [head.bytes], until the next call */
-    uint64_t hash;          /* of what was emitted */
 } qr_segment_entry_t;
 
 /* Opens a segment file. 0; -QR_E_IO; -QR_E_FORMAT (no segment); -QR_E_TRUNCATED (its head is not complete, or not yet);

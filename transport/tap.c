@@ -33,9 +33,11 @@ typedef struct talk {
 } talk_t;
 
 typedef struct tap {
-    const char *folder, *actor, *type;
+    const char *folder, *type;
+    uint8_t role;   /* of the actor that is asked for; 0 = every one */
+    uint32_t place; /* and its device << 16 | instance, if by_place */
     uint64_t request;
-    bool by_request, follow, summary;
+    bool by_place, by_request, follow, summary;
     uint32_t stream_count, file_count, talk_count;
     stream_t streams[STREAMS_MAX];
     char files[FILES_MAX][NAME_BYTES]; /* sorted */
@@ -142,7 +144,9 @@ static bool names_request(const qr_message_t *message, uint64_t request)
 
 static bool wanted(const tap_t *tap, const stream_t *stream, const qr_message_t *message)
 {
-    if (tap->actor && strcmp(stream->segment.header.actor, tap->actor) != 0) return false;
+    uint64_t address = stream->segment.header.address;
+    if (tap->role && qr_address_role(address) != tap->role) return false;
+    if (tap->by_place && ((uint32_t)qr_address_device(address) << 16 | (uint32_t)(address & 0xffff)) != tap->place) return false;
     const qr_schema_t *row = qr_schema_find(message->type);
     if (tap->type && (!row || strcmp(row->name, tap->type) != 0)) return false;
     return !tap->by_request || names_request(message, tap->request);
@@ -233,7 +237,13 @@ static void show_all(tap_t *tap)
 
 /* ---- command line ------------------------------------------------------------------------------------------------------------------ */
 
-static const char usage[] = "usage: quire tap DIR [--actor NAME] [--type MESSAGE] [--request N] [--summary] [--follow]\n";
+static const char usage[] =
+    "usage: quire tap DIR [--actor NAME] [--type MESSAGE] [--request N] [--summary] [--follow]\n"
+    "  --actor NAME     only what this actor received: a role (gateway), or one of several (worker.1.0: role, device, instance)\n"
+    "  --type MESSAGE   only messages of this type\n"
+    "  --request N      only messages that name this request_id or key\n"
+    "  --summary        counts instead of messages\n"
+    "  --follow         goes on as the recording does\n";
 
 static int wrong(const char *what, const char *word)
 {
@@ -241,8 +251,62 @@ static int wrong(const char *what, const char *word)
     return 2;
 }
 
+/* A number up to `most`, in digits alone. */
+static bool number_read(const char *word, uint64_t most, uint64_t *ret_number)
+{
+    uint64_t number = 0;
+    if (!*word) return false;
+    for (; *word; word++) {
+        if (*word < '0' || *word > '9') return false;
+        uint64_t digit = (uint64_t)(*word - '0');
+        if (number > (most - digit) / 10) return false;
+        number = number * 10 + digit;
+    }
+    *ret_number = number;
+    return true;
+}
+
+/* ROLE, or ROLE.DEVICE.INSTANCE as segment files are named. */
+static bool actor_read(tap_t *tap, const char *word)
+{
+    char name[32], *end;
+    uint64_t device, instance;
+    if (strlen(word) >= sizeof name) return false;
+    memcpy(name, word, strlen(word) + 1);
+    char *dot = strchr(name, '.');
+    if (dot) {
+        *dot = 0;
+        end = strchr(dot + 1, '.');
+        if (!end) return false;
+        *end = 0;
+        if (!number_read(dot + 1, UINT8_MAX, &device) || !number_read(end + 1, UINT16_MAX, &instance)) return false;
+        tap->by_place = true;
+        tap->place = (uint32_t)(device << 16 | instance);
+    }
+    return (tap->role = qr_role_find(name)) != 0;
+}
+
+static int no_actor(const char *word)
+{
+    fprintf(stderr, "quire tap: there is no actor '%.60s'; roles:", word);
+    for (uint8_t role = 1; role < QR_ROLES_MAX; role++)
+        if (qr_role_find(qr_role_name(role)) == role) fprintf(stderr, " %s", qr_role_name(role));
+    fprintf(stderr, "; one of several: ROLE.DEVICE.INSTANCE, as in worker.1.0\n");
+    return 2;
+}
+
+static int no_message(const char *word)
+{
+    fprintf(stderr, "quire tap: there is no message '%.60s'; messages:", word);
+    for (uint16_t type = 1; type < QR_MESSAGE_TYPES_MAX; type++)
+        if (qr_schema_find(type)) fprintf(stderr, " %s", qr_schema_find(type)->name);
+    fprintf(stderr, "\n");
+    return 2;
+}
+
 static int parse(tap_t *tap, int count, char **words)
 {
+    const char *actor = NULL;
     for (int i = 0; i < count; i++) {
         const char *word = words[i], *value = i + 1 < count ? words[i + 1] : NULL;
         if (strcmp(word, "--follow") == 0)
@@ -250,14 +314,13 @@ static int parse(tap_t *tap, int count, char **words)
         else if (strcmp(word, "--summary") == 0)
             tap->summary = true;
         else if (strcmp(word, "--actor") == 0 && value && ++i)
-            tap->actor = value;
+            actor = value;
         else if (strcmp(word, "--type") == 0 && value && ++i)
             tap->type = value;
         else if (strcmp(word, "--request") == 0 && value && ++i) {
-            char *end;
-            tap->request = strtoull(value, &end, 0);
             tap->by_request = true;
-            if (*end) return wrong("not a number: ", value);
+            if (!number_read(value, UINT64_MAX, &tap->request))
+                return wrong("--request is a number from 0 to 18446744073709551615, not ", value);
         } else if (word[0] == '-')
             return wrong("unknown option or missing value: ", word);
         else if (!tap->folder)
@@ -266,8 +329,8 @@ static int parse(tap_t *tap, int count, char **words)
             return wrong("one folder only, not also ", word);
     }
     if (!tap->folder) return wrong("which folder?", "");
-    if (tap->actor && !qr_role_find(tap->actor)) return wrong("there is no actor ", tap->actor);
-    if (tap->type && !qr_schema_find_name(tap->type)) return wrong("there is no message ", tap->type);
+    if (actor && !actor_read(tap, actor)) return no_actor(actor);
+    if (tap->type && !qr_schema_find_name(tap->type)) return no_message(tap->type);
     return 0;
 }
 

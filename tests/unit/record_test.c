@@ -160,7 +160,7 @@ static void test_replays_byte_for_byte(void **state)
                                                                                             : &prompt_class;
         assert_int_equal(segment.header.node, 4);
         assert_non_null(strstr(segment.config, "record_bytes = 1048576"));
-        assert_int_equal(qr_replay_run(&segment, actor, given, &replay), 0);
+        assert_int_equal(qr_replay_run(&segment, actor, given, NULL, &replay), 0);
         assert_int_equal(replay.differs_at, UINT64_MAX);
         replayed += replay.entries;
         segments++;
@@ -182,7 +182,7 @@ static void test_replay_sees_a_difference(void **state)
         qr_replay_t replay;
         open_file(i, true, &segment);
         if (strcmp(segment.header.actor, "page_manager") == 0) {
-            assert_int_equal(qr_replay_run(&segment, &wrong_class, given, &replay), 0);
+            assert_int_equal(qr_replay_run(&segment, &wrong_class, given, NULL, &replay), 0);
             assert_int_equal(replay.differs_at, 20); /* entry 0 is start */
             assert_int_equal(replay.differs_type, QR_MESSAGE_route_release);
             seen = true;
@@ -191,6 +191,167 @@ static void test_replay_sees_a_difference(void **state)
     }
     assert_true(seen);
     forget();
+}
+
+/* ---- the subcommand ---------------------------------------------------------------------------------------------------------- */
+
+static const qr_actor_class_t *const wrong_toys[] = {&scheduler_class, &wrong_class, &prompt_class};
+static char out[64]; /* what a subcommand printed, as a file */
+
+static int no_model(void *context, const char *path, qr_vocabulary_t *ret_vocabulary, char *message, size_t message_bytes)
+{
+    (void)context, (void)ret_vocabulary;
+    (void)snprintf(message, message_bytes, "no model here, not even %.40s", path);
+    return -QR_E_NOT_FOUND;
+}
+
+/* Runs a subcommand with its output in `out`. */
+static int printing(int (*run)(int count, char **words, const void *context), int count, char **words, const void *context)
+{
+    (void)snprintf(out, sizeof out, "%s.out", folder);
+    (void)fflush(stdout);
+    int saved = dup(1);
+    assert_non_null(freopen(out, "w", stdout));
+    int status = run(count, words, context);
+    (void)fflush(stdout);
+    assert_true(dup2(saved, 1) >= 0);
+    (void)close(saved);
+    return status;
+}
+
+static int run_replay(int count, char **words, const void *context)
+{
+    qr_replay_world_t world = {.classes = context, .class_count = 3, .vocabulary = no_model};
+    return qr_replay_main(count, words, &world);
+}
+
+static int replay_all(const qr_actor_class_t *const *classes) { return printing(run_replay, 1, (char *[]){folder}, classes); }
+
+/* Whether `out` has a line with both words. */
+static bool printed(const char *word, const char *also)
+{
+    char line[4096];
+    bool found = false;
+    FILE *file = fopen(out, "r");
+    assert_non_null(file);
+    while (!found && fgets(line, sizeof line, file)) found = strstr(line, word) && strstr(line, also);
+    (void)fclose(file);
+    return found;
+}
+
+static void test_replay_prints_a_line_for_each_segment_and_a_sum(void **state)
+{
+    (void)state;
+    record(2000, 1 << 20);
+    assert_int_equal(replay_all(toys), 0);
+    assert_true(printed("n-1-page_manager.0.0-", " entries, "));
+    assert_true(printed("sum: ", ", 0 differ, 0 damaged, 0 refused"));
+    assert_int_equal(replay_all(wrong_toys), 1);
+    assert_true(printed("n-1-page_manager.0.0-", "DIFFERS at entry 20 (route_release)"));
+    assert_true(printed("  handled ", "route_release 4.0.scheduler.0 > 4.0.page_manager.0 route="));
+    assert_true(printed("  emits ", "route_released 4.0.page_manager.0 > 4.0.scheduler.0 route="));
+    assert_true(printed("sum: ", ", 1 differ, 0 damaged"));
+    (void)unlink(out);
+    forget();
+}
+
+static void test_replay_refuses_by_name(void **state)
+{
+    (void)state;
+    record(50, 1 << 20);
+    char *none[] = {(char *)"/nowhere"}, *two[] = {folder, folder}, *option[] = {(char *)"--fast", folder};
+    char *model[] = {folder, (char *)"--model", (char *)"m.gguf"};
+    assert_int_equal(printing(run_replay, 1, none, toys), 2);
+    assert_int_equal(printing(run_replay, 2, two, toys), 2);
+    assert_int_equal(printing(run_replay, 2, option, toys), 2);
+    assert_int_equal(printing(run_replay, 0, none, toys), 2);
+    assert_int_equal(printing(run_replay, 3, model, toys), 2);
+    assert_true(printed("not replayed: ", "no model here, not even m.gguf"));
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm %s/*", folder);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(replay_all(toys), 2); /* nothing left */
+    (void)unlink(out);
+    forget();
+}
+
+/* One byte changed anywhere is found before an actor acts on it. */
+static void test_a_changed_byte_is_damage(void **state)
+{
+    (void)state;
+    record(50, 1 << 20);
+    (void)list();
+    char path[256];
+    for (uint32_t i = 0; i < name_count; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (!strstr(names[i], "page_manager")) assert_int_equal(unlink(path), 0);
+    }
+    (void)list();
+    assert_int_equal(name_count, 1);
+    assert_int_equal(replay_all(toys), 0);
+    (void)snprintf(path, sizeof path, "%s/%s", folder, names[0]);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    long bytes = ftell(file);
+    for (long at = 0; at < bytes; at += at < 4096 ? 3 : 7) {
+        uint8_t kept = 0;
+        assert_int_equal(fseek(file, at, SEEK_SET), 0);
+        assert_int_equal(fread(&kept, 1, 1, file), 1);
+        uint8_t changed = kept ^ (uint8_t)(1u << at % 8);
+        assert_int_equal(fseek(file, at, SEEK_SET), 0);
+        assert_int_equal(fwrite(&changed, 1, 1, file), 1);
+        (void)fflush(file);
+        int status = replay_all(toys);
+        if (status != 1 && status != 2) fail_msg("byte %ld: status %d", at, status);
+        if (at >= 16) assert_int_equal(status, 1); /* before: the magic and the version */
+        if (at >= 16) assert_true(printed("damaged", ""));
+        assert_int_equal(fseek(file, at, SEEK_SET), 0);
+        assert_int_equal(fwrite(&kept, 1, 1, file), 1);
+    }
+    (void)fclose(file);
+    assert_int_equal(replay_all(toys), 0);
+    (void)unlink(out);
+    forget();
+}
+
+static void test_settings_come_back(void **state)
+{
+    (void)state;
+    static qr_given_t back;
+    char words[256], config[4096];
+    qr_text_t error, text;
+    qr_params_t wanted;
+    qr_params_init(&wanted);
+    wanted.page_tokens = 64;
+    wanted.device = 1;
+    (void)snprintf(wanted.model, sizeof wanted.model, "a \"b\" \\x41\n\303\251");
+    qr_text_init(&text, config, sizeof config);
+    qr_params_print(&wanted, UINT32_MAX, &text);
+    qr_text_put(&text, "layout_page_tokens = 64\nlayout_group_window = 0\nlayout_group_pages = 77\nlayout_group_window = 9\n");
+    qr_text_init(&error, words, sizeof words);
+    assert_int_equal(qr_replay_settings(config, &back, &error), 0);
+    assert_memory_equal(&back.params, &wanted, sizeof wanted);
+    assert_int_equal(back.layout.page_tokens, 64);
+    assert_int_equal(back.layout.group_count, 2);
+    assert_int_equal(back.layout.groups[0].pages, 77);
+    assert_int_equal(back.layout.groups[1].window, 9);
+    static const char *const bad[] = {"page_tokens",
+                                      "page_tokens = x\n",
+                                      "nothing = 1\n",
+                                      "model = \"a\n",
+                                      "model = \"\\x4\"\n",
+                                      "model = \"\\x00\"\n",
+                                      "layout_group_pages = -1\n",
+                                      "layout_group_pages = 4294967296\n",
+                                      "layout_other = 1\n",
+                                      "layout_fingerprint = 00\n",
+                                      "layout_group_window = 0\nlayout_group_window = 0\nlayout_group_window = 0\nlayout_group_window = 0\n"
+                                      "layout_group_window = 0\n"};
+    for (size_t i = 0; i < QR_COUNT(bad); i++) {
+        qr_text_init(&error, words, sizeof words);
+        if (qr_replay_settings(bad[i], &back, &error) != -QR_E_FORMAT || !words[0]) fail_msg("%s", bad[i]);
+    }
 }
 
 /* A state block that is mostly zero is kept small, and comes back the same. */
@@ -269,12 +430,13 @@ static void test_tap_prints_by_the_schema(void **state)
 {
     (void)state;
     record(50, 1 << 20);
-    char out[64], line[512];
+    char line[512];
     (void)snprintf(out, sizeof out, "%s.out", folder);
     (void)fflush(stdout);
     int saved = dup(1);
     assert_non_null(freopen(out, "w", stdout));
     char *all[] = {folder}, *some[] = {folder, (char *)"--actor", (char *)"scheduler", (char *)"--type", (char *)"route_released"};
+    some[2] = (char *)"scheduler.0.0";
     char *sum[] = {folder, (char *)"--summary"}, *wrong[] = {folder, (char *)"--actor", (char *)"nobody"};
     int codes[4] = {qr_tap_main(1, all), 0, 0, 0};
     printf("--\n");
@@ -310,12 +472,41 @@ static void test_tap_prints_by_the_schema(void **state)
     forget();
 }
 
+static void test_tap_refuses_by_name(void **state)
+{
+    (void)state;
+    record(5, 1 << 20);
+    static const char *const bad[][2] = {{"--actor", "nobody"},
+                                         {"--actor", "scheduler.0"},
+                                         {"--actor", "scheduler.x.0"},
+                                         {"--actor", "scheduler.256.0"},
+                                         {"--actor", ".0.0"},
+                                         {"--actor", ""},
+                                         {"--type", "no_message"},
+                                         {"--request", "-1"},
+                                         {"--request", ""},
+                                         {"--request", "12x"},
+                                         {"--request", "18446744073709551616"}};
+    for (size_t i = 0; i < QR_COUNT(bad); i++) {
+        char *words[] = {folder, (char *)(uintptr_t)bad[i][0], (char *)(uintptr_t)bad[i][1]};
+        if (qr_tap_main(3, words) != 2) fail_msg("%s '%s' was taken", bad[i][0], bad[i][1]);
+    }
+    char *elsewhere[] = {folder, (char *)"--actor", (char *)"scheduler.0.1"};
+    char *largest[] = {folder, (char *)"--request", (char *)"18446744073709551615"};
+    assert_int_equal(qr_tap_main(3, elsewhere), 0);
+    assert_int_equal(qr_tap_main(3, largest), 0);
+    forget();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replays_byte_for_byte),    cmocka_unit_test(test_replay_sees_a_difference),
         cmocka_unit_test(test_stays_within_its_bound),   cmocka_unit_test(test_truncated_and_hostile_files),
         cmocka_unit_test(test_tap_prints_by_the_schema), cmocka_unit_test(test_state_as_runs),
+        cmocka_unit_test(test_tap_refuses_by_name),      cmocka_unit_test(test_replay_prints_a_line_for_each_segment_and_a_sum),
+        cmocka_unit_test(test_replay_refuses_by_name),   cmocka_unit_test(test_a_changed_byte_is_damage),
+        cmocka_unit_test(test_settings_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
