@@ -145,6 +145,24 @@ static const char opening[] =
     "missing optional one as zero or empty and ignores what stands behind the fields it knows. An address is\n"
     "node << 32 | device << 24 | role << 16 | instance.\n\n";
 
+/* What a program in another language needs beside the tables (transport/uplink.h has the rules of the other side). */
+static const char between_nodes[] =
+    "\n## Between nodes\n\n"
+    "A node that connects opens one ZeroMQ DEALER to the other's `control` endpoint, with routing id `n` and its node id in decimal\n"
+    "(`n1`), and CURVE with the keys of the topology file, unless both nodes are `insecure = 1` there. One frame is one message.\n\n"
+    "1. First `link_hello`, from this node's uplink to the other's (role uplink, device 0, instance 0), every 200 ms until the link is up\n"
+    "   and then at least four times per `peer_down_ms`: silence for that long ends the session. protocol is 1; schema_hash is the number\n"
+    "   above; node is one's own id; node_epoch is a number that is not 0 and new at every start, and also the `epoch` of every message;\n"
+    "   session is a random number that is not 0, a new one after every end; echo is the session of the peer's last hello, 0 before the\n"
+    "   first; chunk_tokens and fingerprints must be the peer's, whose hello comes first and shows them.\n"
+    "2. The link is up for a node while the peer's last hello echoes its session. A hello with another session or another echo ends the old\n"
+    "   one: every open question is closed and must not be answered.\n"
+    "3. Then messages of scope `node` that `actors/roles.def` lets the two roles exchange. `from` is an actor that the topology file gives\n"
+    "   this node, `to` one of the other's. `sequence` counts 1, 2, 3, ... for each pair of from and to. Open questions stay within the\n"
+    "   windows of `actors/roles.def`; every ask is answered once, by an answer of its own kind.\n"
+    "4. A message that breaks these rules is dropped; 16 of them in a session end it for 10 s.\n\n"
+    "`examples/peer.py` is such a node, made from this file.\n";
+
 void qr_describe_readme(qr_text_t *text, const char *comments)
 {
     uint64_t hash = qr_describe_hash();
@@ -160,6 +178,7 @@ void qr_describe_readme(qr_text_t *text, const char *comments)
         qr_text_put_u64(text, role);
         put_words(text, " | ", qr_role_name(role), " |\n");
     }
+    qr_text_put(text, between_nodes);
     qr_text_put(text, "\n## Vocabulary\n\n");
     for (EACH_ROW(row)) put_message(text, row, comments);
     qr_text_put(text, "## For other languages\n\nEach field is [name, kind, required].\n\n```json\n[\n");

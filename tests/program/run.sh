@@ -6,10 +6,10 @@ export QUIRE_BUILD=${1:-build}
 shift || true
 export QUIRE_MODEL=${QUIRE_MODEL:-$(examples/get-model.sh smollm2 | tail -n 1)}
 venv=$PWD/.venv-tests
-if ! [ -f "$venv/ready" ]; then
+if ! cmp -s tests/program/requirements.txt "$venv/ready"; then
   python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/program/requirements.txt
-  touch "$venv/ready"
+  cp tests/program/requirements.txt "$venv/ready"
 fi
 cd tests/program
 export QUIRE_BUILD=$(cd ../.. && realpath "$QUIRE_BUILD")
