@@ -7,13 +7,24 @@
 #include "transport/sim/device.h"
 #include "transport/sim/world.h"
 
-enum { ASKS = 96, CONTEXT = 1024, TALKS = 6, SALTS = 3, DROP_AGAIN_US = 50000, TEXT_DELAY_US = 3000, ENCODES = 64, ENCODE_TOKENS = 512 };
+enum {
+    ASKS = 96,
+    CONTEXT = 1024,
+    TALKS = 6,
+    SALTS = 3,
+    DROP_AGAIN_US = 50000,
+    TEXT_DELAY_US = 3000,
+    ENCODES = 64,
+    ENCODE_TOKENS = 512,
+    DEADLINE_SLACK_US = 100000
+};
 enum { TEMPERATURE_BITS = 0x3f400000, ONE_BITS = 0x3f800000 };
 enum phase { BUSY, LAST, DROPPING, DONE };
 
 typedef struct ask {
     uint64_t key, seed, due_us; /* due_us: when the client leaves; QR_NEVER_US = it stays */
-    uint32_t open, greedy, ignore_eos, prompt, count, max_tokens, cancelled, salt, budget, text_at, last, reserved;
+    uint64_t asked_us, budget_us;
+    uint32_t open, greedy, ignore_eos, prompt, count, max_tokens, cancelled, salt, text_at, last;
     qr_sim_sequence_t sequence; /* of tokens[0 .. count) */
     uint32_t tokens[CONTEXT + 1];
     uint8_t text[2 * CONTEXT];
@@ -61,6 +72,9 @@ static void make_prompt(client_t *self, const qr_given_t *given, ask_t *ask)
     }
     uint32_t more = 1 + below(self, chance(self, 4) ? room - ask->prompt : qr_min_u32(12, room - ask->prompt));
     while (more-- && ask->prompt < room) ask->tokens[ask->prompt++] = below(self, QR_SIM_END_TOKEN);
+    if (!chance(self, 6)) return; /* like another prompt, but for the high byte of one token */
+    uint32_t *token = &ask->tokens[below(self, ask->prompt)];
+    *token = (*token & 0xff) + (*token < 256 ? 256 : 0);
 }
 
 static ask_t *free_ask(client_t *self, const qr_given_t *given)
@@ -82,6 +96,7 @@ static void submit(client_t *self, const qr_given_t *given, uint64_t now_us, boo
 {
     const qr_sim_workload_t *w = work_of(given);
     static const char *const salts[SALTS] = {"", "a", "b"};
+    char fresh[24];
     static uint8_t bytes[CONTEXT];
     ask_t *ask = free_ask(self, given);
     if (!ask) return;
@@ -89,18 +104,21 @@ static void submit(client_t *self, const qr_given_t *given, uint64_t now_us, boo
     ask->open = 1;
     ask->key = ++self->key << 8 | (uint64_t)(ask - self->asks);
     ask->last = last;
-    ask->salt = chance(self, w->salt_one_in) ? 1 + below(self, SALTS - 1) : 0;
+    ask->salt = chance(self, w->salt_one_in) ? 1 + below(self, SALTS) : 0; /* SALTS: one that nobody ever used */
     make_prompt(self, given, ask);
     ask->greedy = chance(self, 2);
     ask->seed = qr_prng_next(&self->prng);
     ask->ignore_eos = chance(self, 2);
     ask->max_tokens = 1 + below(self, w->answer_most);
     ask->due_us = !last && chance(self, w->cancel_one_in) ? now_us + 1 + below(self, 400000) : QR_NEVER_US;
-    ask->budget = !last && chance(self, w->budget_one_in);
+    ask->budget_us = !last && chance(self, w->budget_one_in) ? 1 + below(self, 3000000) : 0;
+    ask->asked_us = now_us;
     ask->count = ask->prompt;
-    for (uint32_t i = 0; i < ask->prompt; i++) qr_sim_sequence_add(&ask->sequence, given, ask->tokens[i]);
     bool text = chance(self, w->text_one_in) && ask->prompt <= ENCODE_TOKENS;
-    for (uint32_t i = 0; text && i < ask->prompt; i++) bytes[i] = (uint8_t)ask->tokens[i];
+    for (uint32_t i = 0; text && i < ask->prompt; i++) ask->tokens[i] = bytes[i] = (uint8_t)ask->tokens[i];
+    for (uint32_t i = 0; i < ask->prompt; i++) qr_sim_sequence_add(&ask->sequence, given, ask->tokens[i]);
+    (void)snprintf(fresh, sizeof fresh, "%llx", (unsigned long long)ask->key);
+    const char *salt = ask->salt < SALTS ? salts[ask->salt] : fresh;
     qr_request_submit_t body = {
         .key = ask->key,
         .kind = text ? QR_INPUT_TEXT : QR_INPUT_TOKENS,
@@ -113,9 +131,9 @@ static void submit(client_t *self, const qr_given_t *given, uint64_t now_us, boo
         .seed = ask->seed,
         .logprobs = 1,
         .ignore_eos = (uint8_t)ask->ignore_eos,
-        .cache_salt = {(const uint8_t *)salts[ask->salt], strlen(salts[ask->salt])},
+        .cache_salt = {(const uint8_t *)salt, strlen(salt)},
         .priority = below(self, 3),
-        .budget_us = ask->budget ? 1 + below(self, 3000000) : 0,
+        .budget_us = ask->budget_us,
     };
     self->open++;
     self->answers.submitted++;
@@ -179,15 +197,25 @@ static bool explained(const qr_given_t *given, const ask_t *ask, uint32_t reason
     case QR_E_PEER_DOWN: return !ask->last && (w->faults & nodes);
     case QR_E_DEVICE: return !ask->last && (w->faults & 1u << QR_FAULT_BATCHES);
     case QR_E_NUMERIC: return !ask->last && (w->faults & 1u << QR_FAULT_LANES);
-    case QR_E_DEADLINE: return ask->budget || (!ask->last && (w->faults & (nodes | 1u << QR_FAULT_SLOW)));
+    case QR_E_DEADLINE: return ask->budget_us || (!ask->last && (w->faults & (nodes | 1u << QR_FAULT_SLOW)));
     case QR_E_SLOW_CLIENT:
     case QR_E_STALE: return !ask->last && (w->faults & nodes);
     default: return false;
     }
 }
 
-static void over(client_t *self, const qr_given_t *given, ask_t *ask, bool fine, uint32_t reason)
+/* K6: a deadline is an alarm of the gateway; only its own process can be late. */
+static void check_deadline(const qr_given_t *given, const ask_t *ask, uint64_t now_us)
 {
+    bool paused = work_of(given)->faults >> QR_FAULT_PAUSE & 1u;
+    uint64_t by_us = ask->asked_us + (ask->budget_us ? ask->budget_us : given->params.request_timeout_ms * 1000) + DEADLINE_SLACK_US;
+    if (!paused && now_us > by_us)
+        qr_sim_finding("key %llx ended %llu us after its deadline", (unsigned long long)ask->key, (unsigned long long)(now_us - by_us));
+}
+
+static void over(client_t *self, const qr_given_t *given, ask_t *ask, bool fine, uint32_t reason, uint64_t now_us)
+{
+    check_deadline(given, ask, now_us);
     if (!fine) {
         self->answers.reasons[reason % 64]++;
         if (!explained(given, ask, reason) && !ask->cancelled)
@@ -208,12 +236,15 @@ static void over(client_t *self, const qr_given_t *given, ask_t *ask, bool fine,
     self->open--;
 }
 
-static void on_finished(client_t *self, const qr_given_t *given, const qr_request_finished_t *b)
+static void on_finished(client_t *self, const qr_given_t *given, const qr_request_finished_t *b, uint64_t now_us)
 {
     ask_t *ask = find(self, b->key, "an end");
     uint32_t drawn = ask->count - ask->prompt;
     unsigned long long key = ask->key;
     bool ended = drawn && !ask->ignore_eos && ask->tokens[ask->count - 1] == QR_SIM_END_TOKEN;
+    /* With faults a second attempt may reuse what the first one computed. */
+    if (ask->salt == SALTS && b->cached_tokens && !work_of(given)->faults)
+        qr_sim_finding("key %llx: %u rows reused under a salt that nobody used", key, b->cached_tokens);
     bool fine = b->finish == QR_FINISH_STOP || b->finish == QR_FINISH_LENGTH;
     if (b->prompt_tokens != ask->prompt && (fine || b->prompt_tokens))
         qr_sim_finding("key %llx: usage says %u prompt tokens of %u", key, b->prompt_tokens, ask->prompt);
@@ -234,15 +265,15 @@ static void on_finished(client_t *self, const qr_given_t *given, const qr_reques
     self->answers.failed += b->finish == QR_FINISH_ERROR;
     self->answers.tokens += drawn;
     self->answers.cached += b->cached_tokens;
-    over(self, given, ask, fine || b->finish == QR_FINISH_CANCELLED, b->error);
+    over(self, given, ask, fine || b->finish == QR_FINISH_CANCELLED, b->error, now_us);
 }
 
-static void on_refused(client_t *self, const qr_given_t *given, const qr_request_refused_t *b)
+static void on_refused(client_t *self, const qr_given_t *given, const qr_request_refused_t *b, uint64_t now_us)
 {
     ask_t *ask = find(self, b->key, "a refusal");
     if (ask->count != ask->prompt) qr_sim_finding("key %llx: refused after tokens", (unsigned long long)ask->key);
     self->answers.refused++;
-    over(self, given, ask, false, b->reason);
+    over(self, given, ask, false, b->reason, now_us);
 }
 
 /* ---- the last phase
@@ -377,8 +408,8 @@ static void client_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_start: client_start(self, given, message, outbox); break;
     case QR_MESSAGE_alarm: on_time(self, given, message->now_us, outbox); break;
     case QR_MESSAGE_request_deltas: on_deltas(self, given, &message->body.request_deltas); break;
-    case QR_MESSAGE_request_finished: on_finished(self, given, &message->body.request_finished); break;
-    case QR_MESSAGE_request_refused: on_refused(self, given, &message->body.request_refused); break;
+    case QR_MESSAGE_request_finished: on_finished(self, given, &message->body.request_finished, message->now_us); break;
+    case QR_MESSAGE_request_refused: on_refused(self, given, &message->body.request_refused, message->now_us); break;
     case QR_MESSAGE_cache_dropped: on_cache_dropped(self, message); break;
     case QR_MESSAGE_link_down: /* its questions are closed: they are asked again */
         for (uint32_t i = 0; i < self->page_manager_count; i++)

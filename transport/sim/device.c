@@ -45,7 +45,7 @@ static uint32_t drawn(uint64_t sum, bool greedy, uint64_t seed, uint32_t index, 
 {
     if (!greedy) sum = qr_mix_u64(sum ^ qr_mix_u64(seed + 0x9e3779b97f4a7c15u * (index + 1)));
     *ret_logprob_bits = 0x80000000u | ((uint32_t)(sum >> 40) & 0x3fffffff); /* a negative number or so */
-    return (uint32_t)(sum % QR_SIM_VOCABULARY);
+    return (sum >> 20) % QR_SIM_END_ONE_IN ? (uint32_t)(sum % QR_SIM_END_TOKEN) : QR_SIM_END_TOKEN;
 }
 
 static uint64_t window_sum(uint64_t sum, const qr_given_t *given, const uint32_t *tokens, uint32_t count)

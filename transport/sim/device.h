@@ -10,7 +10,8 @@
 
 #include "actors/actor.h"
 
-enum { QR_SIM_VOCABULARY = 64, QR_SIM_END_TOKEN = QR_SIM_VOCABULARY - 1 };
+/* More than 256 tokens, so that some differ above their low byte only. One draw in QR_SIM_END_ONE_IN is the end token. */
+enum { QR_SIM_VOCABULARY = 600, QR_SIM_END_TOKEN = QR_SIM_VOCABULARY - 1, QR_SIM_END_ONE_IN = 60 };
 
 /* What batches cost. */
 typedef struct qr_sim_cost {

@@ -50,7 +50,8 @@ static void draw_faults(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t kinds)
         f->for_us = qr_prng_one_in(prng, 2) ? 1 + qr_prng_below(prng, down_us) : 1 + qr_prng_below(prng, 3 * (uint64_t)down_us);
         f->node = (uint32_t)qr_prng_below(prng, plan->node_count);
         f->other = (uint32_t)qr_prng_below(prng, plan->node_count);
-        f->amount = f->kind == QR_FAULT_SLOW ? between(prng, 2, 60) : between(prng, 2, 20);
+        f->amount = f->kind == QR_FAULT_SLOW ? between(prng, 2, 60) : between(prng, 2, 12);
+        if (f->kind >= QR_FAULT_BATCHES) f->for_us = qr_max_u64(f->for_us, plan->busy_us / 4); /* they happen only while batches run */
     }
     plan->workload.faults = kinds;
 }
@@ -170,8 +171,8 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
     static uint8_t bytes[2 * QR_SIM_VOCABULARY], flags[QR_SIM_VOCABULARY];
     for (uint32_t t = 0; t < QR_SIM_VOCABULARY; t++) {
         offsets[t + 1] = 2 * (t + 1);
-        bytes[2 * t] = (uint8_t)('A' + t / 8);
-        bytes[2 * t + 1] = (uint8_t)('a' + t % 8);
+        bytes[2 * t] = (uint8_t)('0' + t / 32);
+        bytes[2 * t + 1] = (uint8_t)('A' + t % 32);
     }
     flags[QR_SIM_END_TOKEN] = QR_TOKEN_END | QR_TOKEN_SPECIAL;
     memset(given, 0, sizeof *given);
@@ -375,11 +376,12 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
 
 static const char usage[] =
     "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all|failover] [--trace FILE] [--shrink] "
-    "[--json]\n"
+    "[--first] [--json]\n"
     "  --seeds A-B    seeds to run, both included (default 1-100); one number runs one; A- runs until a finding or a signal\n"
     "  --nodes N      nodes of every world, 1 to 32 (default: drawn)\n"
     "  --profile P    what goes wrong (default mixed: drawn)\n"
     "  --trace FILE   every message of the last seed as a line\n"
+    "  --first        stop at the first finding\n"
     "  --shrink       make the plan of the first finding smaller and print it as a test's initialiser\n"
     "  --json         one JSON object\n";
 
@@ -387,7 +389,7 @@ typedef struct options {
     uint64_t first, last;
     uint32_t nodes, profile;
     const char *trace;
-    bool shrink, json;
+    bool shrink, json, first_only;
 } options_t;
 
 static bool number_of(const char *word, uint64_t most, uint64_t *ret_value, const char **ret_rest)
@@ -423,6 +425,8 @@ static int read_options(options_t *o, int count, char **word)
             o->shrink = true;
         else if (!strcmp(name, "--json"))
             o->json = true;
+        else if (!strcmp(name, "--first"))
+            o->first_only = true;
         else if (!strcmp(name, "--seeds") && read_seeds(o, value))
             i++;
         else if (!strcmp(name, "--nodes") && number_of(value, QR_NODES_MAX, &number, &rest) && !*rest && number)
@@ -477,7 +481,7 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
         if (fine) continue;
         findings++;
         report(&o, &plan, &result);
-        if (o.shrink || o.last == UINT64_MAX - 1) break;
+        if (o.shrink || o.first_only || o.last == UINT64_MAX - 1) break;
     }
     if (trace && fclose(trace)) fprintf(stderr, "quire: simulate: '%s' was not written to its end\n", o.trace);
     double s = (double)qr_max_u64(1, clock_us() - begin) / 1e6;

@@ -18,7 +18,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-enum { WIRE_BYTES = 1 << 20, BOOT_US = 2000, RETRY_US = 200000, ARENA_BYTES = QR_CODEC_ARENA_BYTES(WIRE_BYTES) };
+enum { WIRE_BYTES = 1 << 20, BOOT_US = 2000, RETRY_US = 200000, AGE_SLACK_US = 200000, ARENA_BYTES = QR_CODEC_ARENA_BYTES(WIRE_BYTES) };
 
 typedef struct letter {
     uint64_t from, to;
@@ -38,6 +38,11 @@ typedef struct event {
     letter_t *letter;
 } event_t;
 
+/* What a router has heard of a worker. */
+typedef struct seen {
+    uint64_t worker, epoch, sequence, age_us, heard_us;
+} seen_t;
+
 typedef struct cell {
     const qr_actor_class_t *actor;
     uint64_t address, alarm_us, alarm_serial;
@@ -47,6 +52,7 @@ typedef struct cell {
     bool started;
     void *state;
     qr_pairs_t *pairs;
+    seen_t *seen;           /* [QR_PARTNERS_MAX] routers only */
     uint64_t *pair_last_us; /* [QR_PAIR_SLOTS] newest delivery to the other, by slot of pairs */
 } cell_t;
 
@@ -55,6 +61,7 @@ typedef struct node {
     uint64_t epoch, paused_until_us;
     uint32_t life, kills, cell_count;
     bool alive;
+    uint64_t trouble_us; /* when it last was dead, paused, cut off or unlinked */
     uint64_t fault_until_us[QR_FAULT_KINDS];
     uint32_t fault_amount[QR_FAULT_KINDS];
     cell_t cells[QR_SIM_CELLS_MAX];
@@ -76,6 +83,7 @@ struct qr_world {
     node_t *nodes;
     link_t *links;
     uint32_t link_count;
+    bool calm; /* nothing goes wrong in this world */
     event_t *heap;
     uint64_t heap_count, heap_capacity;
     qr_outbox_t outbox;
@@ -191,6 +199,7 @@ static void cell_done(cell_t *cell)
     free(cell->state);
     free(cell->pairs);
     free(cell->pair_last_us);
+    free(cell->seen);
     *cell = (cell_t){0};
 }
 
@@ -205,7 +214,9 @@ static void cell_new(qr_world_t *world, node_t *node, uint64_t address, const qr
     cell->state = calloc(1, qr_round_up(bytes, 64));
     cell->pairs = calloc(1, sizeof *cell->pairs);
     cell->pair_last_us = calloc(QR_PAIR_SLOTS, sizeof *cell->pair_last_us);
-    if (!cell->state || !cell->pairs || !cell->pair_last_us) qr_sim_finding("not enough memory for %s", actor->name);
+    cell->seen = actor->role == QR_ROLE_router ? calloc(QR_PARTNERS_MAX, sizeof *cell->seen) : NULL;
+    if (!cell->state || !cell->pairs || (actor->role == QR_ROLE_router && !cell->seen) || !cell->pair_last_us)
+        qr_sim_finding("not enough memory for %s", actor->name);
     qr_pairs_init(cell->pairs, address);
     world->handling = cell;
     actor->init(cell->state, world->config.given, address);
@@ -235,6 +246,7 @@ static void boot(qr_world_t *world, uint32_t n)
     node_t *node = &world->nodes[n];
     if (node->alive) return;
     node->alive = true;
+    node->trouble_us = world->now_us;
     node->epoch = ++world->sessions << 8 | 1; /* never used again in this world */
     node->paused_until_us = 0;
     cells_make(world, n);
@@ -433,6 +445,33 @@ static void print_line(FILE *out, uint64_t now_us, const qr_message_t *message)
     fprintf(out, "%llu.%06llu %s\n", (unsigned long long)(now_us / 1000000), (unsigned long long)(now_us % 1000000), line);
 }
 
+/* What no actor can judge alone: nobody is declared down who was not silent, and what is known of a worker never gets older. */
+static void judge_health(qr_world_t *world, cell_t *cell, const qr_message_t *message)
+{
+    uint64_t down_us = world->config.given->params.peer_down_ms * 1000;
+    if (message->type == QR_MESSAGE_peer_down) {
+        uint32_t self = index_of_address(cell->address), other = message->body.peer_down.node - 1;
+        uint64_t trouble_us =
+            qr_max_u64(world->nodes[self].trouble_us, other < world->config.node_count ? world->nodes[other].trouble_us : QR_NEVER_US);
+        if (trouble_us + 3 * down_us + 1000000 < world->now_us)
+            qr_sim_finding("node %u was declared down, but nothing happened to it for %llu us", other + 1,
+                           (unsigned long long)(world->now_us - trouble_us));
+    }
+    if (message->type != QR_MESSAGE_observation || qr_address_role(cell->address) != QR_ROLE_router) return;
+    const qr_observation_t *b = &message->body.observation;
+    seen_t *seen = NULL;
+    for (uint32_t i = 0; i < QR_PARTNERS_MAX && !seen; i++)
+        if (cell->seen[i].worker == b->worker || !cell->seen[i].worker) seen = &cell->seen[i];
+    if (!seen) return;
+    if (seen->worker && seen->epoch == b->worker_epoch && b->sequence < seen->sequence)
+        qr_sim_finding("observation %llu of a worker after %llu", (unsigned long long)b->sequence, (unsigned long long)seen->sequence);
+    /* Time on the way is in nobody's age, so only where the way is short. */
+    if (world->calm && seen->worker && seen->epoch == b->worker_epoch && b->sequence == seen->sequence &&
+        b->age_us + AGE_SLACK_US < seen->age_us + (world->now_us - seen->heard_us))
+        qr_sim_finding("an observation of a worker grew younger on the way");
+    *seen = (seen_t){b->worker, b->worker_epoch, b->sequence, b->age_us, world->now_us};
+}
+
 static void deliver(qr_world_t *world, cell_t *cell, letter_t *letter)
 {
     qr_message_t *message = &world->message;
@@ -450,6 +489,7 @@ static void deliver(qr_world_t *world, cell_t *cell, letter_t *letter)
     }
     if (verdict) qr_sim_finding("%s refused %s: %s", cell->actor->name, qr_schema_find(message->type)->name, qr_verdict_sentence(verdict));
     message->now_us = world->now_us;
+    judge_health(world, cell, message);
     if (message->type == QR_MESSAGE_link_down) qr_pairs_close_node(cell->pairs, message->body.link_down.node);
     world->counts.messages++;
     world->counts.remote += remote;
@@ -626,6 +666,8 @@ static void on_up(qr_world_t *world, event_t event)
 {
     link_t *link = &world->links[event.index / 2];
     uint32_t side = event.index % 2;
+    for (uint32_t s = 0; s < 2; s++)
+        world->nodes[link->nodes[s]].trouble_us = qr_max_u64(world->nodes[link->nodes[s]].trouble_us, world->now_us);
     if (!link->connecting || link->made != event.serial || !world->nodes[link->nodes[side]].alive) return;
     link->session[side] = event.serial;
     tell_side(world, link, side, true);
@@ -688,6 +730,8 @@ static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
     uint64_t end_us = world->now_us + fault->for_us, down_us = world->config.given->params.peer_down_ms * 1000;
     node_t *node = &world->nodes[n];
     link_t *link = link_find(world, n, other);
+    node->trouble_us = qr_max_u64(node->trouble_us, end_us);
+    if (link) world->nodes[other].trouble_us = qr_max_u64(world->nodes[other].trouble_us, end_us);
     if (world->config.trace)
         fprintf(world->config.trace, "%llu.%06llu * %s node %u other %u for %llu us amount %u\n",
                 (unsigned long long)(world->now_us / 1000000), (unsigned long long)(world->now_us % 1000000),
@@ -789,6 +833,7 @@ qr_world_t *qr_world_new(const qr_sim_config_t *config)
     qr_world_t *world = calloc(1, sizeof *world);
     if (!world) return NULL;
     world->config = *config;
+    world->calm = config->fault_count == 0;
     qr_prng_init(&world->prng, config->seed);
     world->nodes = calloc(config->node_count, sizeof *world->nodes);
     world->links = calloc((size_t)config->node_count * config->node_count, sizeof *world->links);
