@@ -10,7 +10,8 @@ import threading
 import time
 import unittest
 
-from quire_program import MODEL, Server, run
+from quire_program import Server, run
+from test_mesh import TwoProcesses
 
 PURE = ["gateway", "router", "worker", "scheduler", "page_manager", "heartbeat"]
 
@@ -89,7 +90,7 @@ class Replay(unittest.TestCase):
         self.assertTrue(any("none.gguf" in line for line in lines.values()), lines)
 
     def test_S5_a_bounded_recording_replays_from_what_is_left(self):
-        bound = 16 << 20
+        bound = 8 << 20
         shared = [(i * 7919) % 40000 + 20 for i in range(1800)]  # computed once; its ids fill segments
         with tempfile.TemporaryDirectory() as folder:
             options = ["--context", 2048, "--pages", 300, "--max-requests", 16, "--max-lanes", 4]
@@ -113,6 +114,32 @@ class Replay(unittest.TestCase):
 
     def numbers(self, folder, role):
         return [int(name[-8:]) for name in os.listdir(folder) if f"-{role}." in name]
+
+    def test_S5_two_nodes_replay_also_around_a_kill(self):
+        with TwoProcesses() as mesh, tempfile.TemporaryDirectory() as folder:
+            folders = [os.path.join(folder, name) for name in ("edge", "first", "second")]
+            mesh.device.process.kill()
+            mesh.device.process.wait()
+            mesh.edge.stop()
+            start = lambda node, to: Server("--topology", mesh.topology, "--node", node, "--record", to, command=("node",), wait=False)  # noqa: E731
+            with start("device0", folders[1]) as device, start("edge", folders[0]) as edge:
+                edge.wait_ready(60)
+                body = {"prompt": "word " * 100, "max_tokens": 2000, "ignore_eos": True}
+                asks = [threading.Thread(target=edge.post, args=("/v1/completions", body)) for _ in range(4)]
+                [t.start() for t in asks]
+                edge.settle("quire_lanes_open", 4)
+                device.process.kill()
+                device.process.wait()
+                [t.join(60) for t in asks]
+                with start("device0", folders[2]) as second:
+                    edge.wait_ready(60)
+                    edge.complete(prompt="hello", max_tokens=8)
+                    self.assertEqual(edge.stop(), 0)
+                    self.assertEqual(second.stop(), 0)
+            for one in folders:
+                status, lines, total, done = replay(one)
+                self.assertEqual(status, 0, done.stdout + done.stderr)
+                self.assertGreaterEqual(total[0], 3, lines)
 
     def test_S5_nothing_to_replay_says_what_to_do(self):
         with tempfile.TemporaryDirectory() as folder:
