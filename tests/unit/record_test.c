@@ -315,6 +315,8 @@ static void test_a_changed_byte_is_damage(void **state)
     forget();
 }
 
+#define GROUP "layout_group_window = 0\n"
+
 static void test_settings_come_back(void **state)
 {
     (void)state;
@@ -336,6 +338,7 @@ static void test_settings_come_back(void **state)
     assert_int_equal(back.layout.group_count, 2);
     assert_int_equal(back.layout.groups[0].pages, 77);
     assert_int_equal(back.layout.groups[1].window, 9);
+    static const char too_many[] = GROUP GROUP GROUP GROUP GROUP;
     static const char *const bad[] = {"page_tokens",
                                       "page_tokens = x\n",
                                       "nothing = 1\n",
@@ -346,8 +349,7 @@ static void test_settings_come_back(void **state)
                                       "layout_group_pages = 4294967296\n",
                                       "layout_other = 1\n",
                                       "layout_fingerprint = 00\n",
-                                      "layout_group_window = 0\nlayout_group_window = 0\nlayout_group_window = 0\nlayout_group_window = 0\n"
-                                      "layout_group_window = 0\n"};
+                                      too_many};
     for (size_t i = 0; i < QR_COUNT(bad); i++) {
         qr_text_init(&error, words, sizeof words);
         if (qr_replay_settings(bad[i], &back, &error) != -QR_E_FORMAT || !words[0]) fail_msg("%s", bad[i]);
