@@ -111,7 +111,7 @@ static bool equal(player_t *player, uint64_t hash, qr_replay_t *replay)
         uint32_t node = answers_node(player, &player->outbox->messages[i]);
         if (!node) continue;
         unstamp(player);
-        if (emitted(player, node) == hash) return replay->unsent++, true;
+        if (emitted(player, node) == hash && !QR_MUTANT(318)) return replay->unsent++, true;
     }
     unstamp(player);
     return emitted(player, 0) == hash;

@@ -3,6 +3,7 @@
 
 #include "actors/note.h"
 #include "base/arena.h"
+#include "base/mutant.h"
 #include "messages/codec.h"
 #include "messages/print.h"
 #include "messages/schema.h"
@@ -150,7 +151,7 @@ static void take(qr_harness_t *h, qr_message_t *message)
         show(h, "<--", message, "not sent: its session ended while the actor worked on it");
         return;
     }
-    if (verdict) {
+    if (verdict && !QR_MUTANT(319)) {
         if (!h->fault) h->fault = verdict;
         show(h, "<--", message, qr_verdict_sentence(verdict));
         return;
@@ -193,7 +194,7 @@ qr_verdict_t qr_harness_deliver(qr_harness_t *h, const qr_message_t *message)
     qr_pair_t *pair = qr_pairs_get(h->pairs, h->heard.from);
     qr_verdict_t verdict = pair ? qr_pairs_receive(h->pairs, pair, h->heard.type, h->heard.epoch, h->heard.sequence) : QR_VERDICT_FULL;
     show(h, "-->", &h->heard, verdict ? qr_verdict_sentence(verdict) : NULL);
-    if (verdict) return verdict;
+    if (verdict && !QR_MUTANT(320)) return verdict;
     if (h->heard.type == QR_MESSAGE_link_down) qr_pairs_close_node(h->pairs, h->heard.body.link_down.node);
     call(h, &h->heard);
     return QR_VERDICT_OK;
