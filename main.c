@@ -22,6 +22,7 @@
 #include "model/tokenizer.h"
 #include "transport/mesh.h"
 #include "transport/replay.h"
+#include "transport/sim/simulate.h"
 #include "transport/tap.h"
 
 #include <errno.h>
@@ -576,6 +577,8 @@ static int replay_main(int count, char **word)
     return status;
 }
 
+static int simulate_main(int count, char **word) { return qr_simulate_main(count, word, clock_us); }
+
 static const struct subcommand {
     const char *name;
     int (*main)(int count, char **word);
@@ -587,6 +590,7 @@ static const struct subcommand {
     {"doctor", qr_doctor_main, "check this machine and say what to do"},
     {"bench", bench_main, "measure prefill, decode and streams through the actors"},
     {"node", node_main, "run one node of a mesh (topology file)"},
+    {"simulate", simulate_main, "run seeded worlds of the same actors and look for faults"},
     {"keys", keys_main, "make a node's CURVE keys"},
     {"tap", qr_tap_main, "print a recorded run by the message schema"},
     {"replay", replay_main, "run a recorded run's actors again and compare every byte they say"},

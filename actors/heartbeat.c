@@ -115,7 +115,8 @@ static qr_observation_t aged(const heartbeat_t *self, const local_t *l, uint64_t
     };
     memcpy(body.fingerprint.bytes, l->fingerprint, 32);
     if (QR_MUTANT(231)) body.age_us = l->age_us;
-    if (self->state == QR_STATE_DRAINING && body.state == QR_STATE_READY) body.state = QR_STATE_DRAINING;
+    bool ours = qr_address_node(l->worker) == qr_address_node(self->address); /* a worker elsewhere goes on */
+    if (ours && self->state == QR_STATE_DRAINING && body.state == QR_STATE_READY) body.state = QR_STATE_DRAINING;
     return body;
 }
 

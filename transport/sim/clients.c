@@ -188,13 +188,15 @@ static void on_deltas(client_t *self, const qr_given_t *given, const qr_request_
 static bool explained(const qr_given_t *given, const ask_t *ask, uint32_t reason)
 {
     const qr_sim_workload_t *w = work_of(given);
-    uint32_t nodes = w->fail_over ? 0 : 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK;
+    uint32_t nodes =
+        w->fail_over ? 0 : 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK | 1u << QR_FAULT_LEAVE;
     if (w->fail_over && ask->count > ask->prompt && reason != QR_E_DEADLINE) return false; /* what began goes on elsewhere */
     switch (reason) {
     case QR_E_BUSY:
     case QR_E_NEVER_FITS: return true; /* the pools and tables of these worlds are small */
     case QR_E_NO_WORKER: return !ask->last && !w->fail_over;
     case QR_E_PEER_DOWN: return !ask->last && (w->faults & nodes);
+    case QR_E_DRAINING: return !ask->last && (w->faults & 1u << QR_FAULT_LEAVE) && !w->fail_over;
     case QR_E_DEVICE: return !ask->last && (w->faults & 1u << QR_FAULT_BATCHES);
     case QR_E_NUMERIC: return !ask->last && (w->faults & 1u << QR_FAULT_LANES);
     case QR_E_DEADLINE: return ask->budget_us || (!ask->last && (w->faults & (nodes | 1u << QR_FAULT_SLOW)));
@@ -410,6 +412,7 @@ static void client_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_request_deltas: on_deltas(self, given, &message->body.request_deltas); break;
     case QR_MESSAGE_request_finished: on_finished(self, given, &message->body.request_finished, message->now_us); break;
     case QR_MESSAGE_request_refused: on_refused(self, given, &message->body.request_refused, message->now_us); break;
+    case QR_MESSAGE_stop: qr_send(outbox, message->from, stopped, &(qr_stopped_t){0}); break;
     case QR_MESSAGE_cache_dropped: on_cache_dropped(self, message); break;
     case QR_MESSAGE_link_down: /* its questions are closed: they are asked again */
         for (uint32_t i = 0; i < self->page_manager_count; i++)
@@ -482,6 +485,7 @@ static void text_handle(void *block, const qr_given_t *given, const qr_message_t
     text_t *self = block;
     (void)given;
     if (message->type == QR_MESSAGE_start) qr_send(outbox, message->from, ready, &(qr_ready_t){0});
+    if (message->type == QR_MESSAGE_stop) qr_send(outbox, message->from, stopped, &(qr_stopped_t){0});
     if (message->type == QR_MESSAGE_text_encode) {
         const qr_text_encode_t *b = &message->body.text_encode;
         if (self->count == ENCODES || b->text.count > ENCODE_TOKENS) {

@@ -329,6 +329,7 @@ static void device_handle(void *block, const qr_given_t *given, const qr_message
     device_t *self = block;
     switch (message->type) {
     case QR_MESSAGE_start: qr_send(outbox, message->from, ready, &(qr_ready_t){0}); break;
+    case QR_MESSAGE_stop: qr_send(outbox, message->from, stopped, &(qr_stopped_t){0}); break;
     case QR_MESSAGE_lane_open: on_lane_open(self, given, &message->body.lane_open, outbox); break;
     case QR_MESSAGE_lane_close: on_lane_close(self, given, message->body.lane_close.lane, outbox); break;
     case QR_MESSAGE_batch_run: on_batch_run(self, given, message, outbox); break;

@@ -27,7 +27,7 @@ static uint32_t between(qr_prng_t *prng, uint32_t least, uint32_t most)
 static uint32_t kinds_of(uint32_t profile)
 {
     const uint32_t network = 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK | 1u << QR_FAULT_TWICE;
-    const uint32_t process = 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE;
+    const uint32_t process = 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_LEAVE;
     const uint32_t device = 1u << QR_FAULT_SLOW | 1u << QR_FAULT_BATCHES | 1u << QR_FAULT_LANES;
     switch (profile) {
     case QR_PROFILE_NETWORK: return network;
@@ -51,7 +51,8 @@ static void draw_faults(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t kinds)
         f->node = (uint32_t)qr_prng_below(prng, plan->node_count);
         f->other = (uint32_t)qr_prng_below(prng, plan->node_count);
         f->amount = f->kind == QR_FAULT_SLOW ? between(prng, 2, 60) : between(prng, 2, 12);
-        if (f->kind >= QR_FAULT_BATCHES) f->for_us = qr_max_u64(f->for_us, plan->busy_us / 4); /* they happen only while batches run */
+        if (f->kind == QR_FAULT_BATCHES || f->kind == QR_FAULT_LANES)
+            f->for_us = qr_max_u64(f->for_us, plan->busy_us / 4); /* they happen only while batches run */
     }
     plan->workload.faults = kinds;
 }
@@ -64,12 +65,12 @@ static void draw_fail_over(qr_sim_plan_t *plan, qr_prng_t *prng)
     for (uint32_t n = 0; n < plan->node_count; n++)
         plan->nodes[n] = (qr_sim_node_plan_t){n < edges ? QR_SIM_EDGE : QR_SIM_DEVICE, n >= edges};
     plan->workload.fail_over = 1;
-    plan->workload.faults = 1u << QR_FAULT_KILL;
-    uint64_t at_us = 2000000, gap_us = 3000000 + 3000ull * plan->peer_down_ms;
+    plan->workload.faults = 1u << QR_FAULT_KILL | 1u << QR_FAULT_LEAVE;
+    uint64_t at_us = 2000000, gap_us = 6000000 + 3000ull * plan->peer_down_ms;
     for (uint32_t i = between(prng, 1, 4); i > 0; i--) {
         plan->faults[plan->fault_count++] = (qr_sim_fault_t){.at_us = at_us + qr_prng_below(prng, 500000),
                                                              .for_us = 1 + qr_prng_below(prng, 1000000),
-                                                             .kind = QR_FAULT_KILL,
+                                                             .kind = qr_prng_one_in(prng, 2) ? QR_FAULT_LEAVE : QR_FAULT_KILL,
                                                              .node = edges + (uint32_t)qr_prng_below(prng, devices)};
         at_us += gap_us;
     }

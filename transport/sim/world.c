@@ -18,7 +18,15 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-enum { WIRE_BYTES = 1 << 20, BOOT_US = 2000, RETRY_US = 200000, AGE_SLACK_US = 200000, ARENA_BYTES = QR_CODEC_ARENA_BYTES(WIRE_BYTES) };
+enum {
+    WIRE_BYTES = 1 << 20,
+    BOOT_US = 2000,
+    RETRY_US = 200000,
+    AGE_SLACK_US = 200000,
+    STOP_US = 500000,
+    INSTANT_MOST = 100000,
+    ARENA_BYTES = QR_CODEC_ARENA_BYTES(WIRE_BYTES)
+};
 
 typedef struct letter {
     uint64_t from, to;
@@ -29,7 +37,18 @@ typedef struct letter {
     uint8_t data[];
 } letter_t;
 
-enum event_kind { EVENT_LETTER, EVENT_ARRIVAL, EVENT_ALARM, EVENT_START, EVENT_BOOT, EVENT_FAULT, EVENT_CONNECT, EVENT_UP, EVENT_DOWN };
+enum event_kind {
+    EVENT_LETTER,
+    EVENT_ARRIVAL,
+    EVENT_ALARM,
+    EVENT_START,
+    EVENT_BOOT,
+    EVENT_FAULT,
+    EVENT_CONNECT,
+    EVENT_UP,
+    EVENT_DOWN,
+    EVENT_LEAVE
+};
 
 typedef struct event {
     uint64_t at_us, order;
@@ -49,7 +68,8 @@ typedef struct cell {
     uint64_t start_us; /* when `start` is handled */
     uint64_t last_us;  /* newest delivery of what its uplink handed over */
     uint64_t messages;
-    bool started;
+    uint64_t told[2]; /* messages of mesh and of the uplink so far */
+    bool started, stopped;
     void *state;
     qr_pairs_t *pairs;
     seen_t *seen;           /* [QR_PARTNERS_MAX] routers only */
@@ -59,9 +79,9 @@ typedef struct cell {
 typedef struct node {
     qr_sim_node_plan_t plan;
     uint64_t epoch, paused_until_us;
-    uint32_t life, kills, cell_count;
-    bool alive;
-    uint64_t trouble_us; /* when it last was dead, paused, cut off or unlinked */
+    uint32_t life, kills, cell_count, leaving; /* leaving: actors that were asked to stop */
+    bool alive, has_left;                      /* has_left: it was asked to leave, now or before */
+    uint64_t trouble_us;                       /* when it last was dead, paused, cut off or unlinked */
     uint64_t fault_until_us[QR_FAULT_KINDS];
     uint32_t fault_amount[QR_FAULT_KINDS];
     cell_t cells[QR_SIM_CELLS_MAX];
@@ -83,6 +103,7 @@ struct qr_world {
     node_t *nodes;
     link_t *links;
     uint32_t link_count;
+    uint64_t same_instant;
     bool calm; /* nothing goes wrong in this world */
     event_t *heap;
     uint64_t heap_count, heap_capacity;
@@ -99,7 +120,8 @@ struct qr_world {
 
 static qr_world_t *running; /* the world whose events are being handled in this process */
 
-static const char *const fault_names[QR_FAULT_KINDS] = {"none", "kill", "pause", "cut", "break", "twice", "slow", "batches", "lanes"};
+static const char *const fault_names[QR_FAULT_KINDS] = {"none",  "kill", "pause",   "cut",   "break",
+                                                        "twice", "slow", "batches", "lanes", "leave"};
 const char *qr_sim_fault_name(uint32_t kind) { return kind < QR_FAULT_KINDS ? fault_names[kind] : "?"; }
 
 uint64_t qr_sim_address(uint32_t node, uint32_t device, uint8_t role) { return qr_address(node + 1, (uint8_t)device, role, 0); }
@@ -342,10 +364,18 @@ static void send_local(qr_world_t *world, cell_t *cell, qr_pair_t *pair, const q
               world->now_us + delay(world, world->config.local_us));
 }
 
-/* What mesh hears: it answers nothing. */
-static void hear(qr_world_t *world, const cell_t *cell, const qr_message_t *message)
+/* What mesh hears. Who has stopped hears nothing more, and the next one of its node is asked to stop. */
+static void hear(qr_world_t *world, cell_t *cell, const qr_message_t *message)
 {
-    (void)world;
+    uint32_t n = index_of_address(cell->address);
+    if (message->type == QR_MESSAGE_stopped) {
+        cell->stopped = true;
+        post(world, (event_t){.at_us = world->now_us + 1,
+                              .kind = EVENT_LEAVE,
+                              .node = n,
+                              .index = world->nodes[n].leaving,
+                              .serial = world->nodes[n].life});
+    }
     if (message->type == QR_MESSAGE_ready && message->body.ready.reason)
         qr_sim_finding("%s did not start: %u", cell->actor->name, message->body.ready.reason);
 }
@@ -459,6 +489,9 @@ static void judge_health(qr_world_t *world, cell_t *cell, const qr_message_t *me
     }
     if (message->type != QR_MESSAGE_observation || qr_address_role(cell->address) != QR_ROLE_router) return;
     const qr_observation_t *b = &message->body.observation;
+    uint32_t n = index_of_address(b->worker);
+    if (b->state == QR_STATE_DRAINING && n < world->config.node_count && !world->nodes[n].has_left)
+        qr_sim_finding("a worker of node %u is said to drain, which nobody asked it to", n + 1);
     seen_t *seen = NULL;
     for (uint32_t i = 0; i < QR_PARTNERS_MAX && !seen; i++)
         if (cell->seen[i].worker == b->worker || !cell->seen[i].worker) seen = &cell->seen[i];
@@ -514,7 +547,7 @@ static void on_letter(qr_world_t *world, event_t event)
 {
     letter_t *letter = event.letter;
     cell_t *cell = letter->life == world->nodes[letter->node].life ? cell_find(world, letter->to) : NULL;
-    if (cell && cell->started) deliver(world, cell, letter);
+    if (cell && cell->started && !cell->stopped) deliver(world, cell, letter);
     letter_drop(letter);
 }
 
@@ -544,7 +577,7 @@ static void on_alarm(qr_world_t *world, event_t event)
     node_t *node = &world->nodes[event.node];
     if (!node->alive || event.index >= node->cell_count || (event.serial & 0xffff) != (node->life & 0xffff)) return;
     cell_t *cell = &node->cells[event.index];
-    if (cell->alarm_serial != event.serial >> 16) return;
+    if (cell->stopped || cell->alarm_serial != event.serial >> 16) return;
     qr_message_t *message = &world->message;
     memset(message, 0, sizeof *message);
     message->type = QR_MESSAGE_alarm;
@@ -593,8 +626,7 @@ static letter_t *letter_of(qr_world_t *world, cell_t *cell, uint8_t role, uint16
     message->from = qr_address(n + 1, 0, role, 0);
     message->to = cell->address;
     message->epoch = world->nodes[n].epoch;
-    qr_pair_t *pair = qr_pairs_get(cell->pairs, message->from);
-    message->sequence = ++pair->sequence_out + 0; /* nobody else counts this way: the pair's other direction is not used */
+    message->sequence = ++cell->told[role == QR_ROLE_uplink];
     memcpy(&message->body, body, qr_schema_find(type)->bytes);
     int64_t bytes = qr_codec_encode(message, world->wire, WIRE_BYTES);
     qr_assert(bytes > 0);
@@ -708,6 +740,7 @@ static void kill_node(qr_world_t *world, uint32_t n, uint64_t for_us)
     node->cell_count = 0;
     node->alive = false;
     node->life++;
+    node->leaving = 0;
     node->kills++;
     world->counts.kills++;
     uint64_t down_us = world->config.given->params.peer_down_ms * 1000;
@@ -724,6 +757,8 @@ static void kill_node(qr_world_t *world, uint32_t n, uint64_t for_us)
     if (for_us != QR_NEVER_US) post(world, (event_t){.at_us = world->now_us + for_us, .kind = EVENT_BOOT, .node = n});
 }
 
+static void leave(qr_world_t *world, uint32_t n, uint64_t budget_us);
+
 static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
 {
     uint32_t n = fault->node % world->config.node_count, other = fault->other % world->config.node_count;
@@ -738,6 +773,7 @@ static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
                 qr_sim_fault_name(fault->kind), n + 1, other + 1, (unsigned long long)fault->for_us, fault->amount);
     switch (fault->kind) {
     case QR_FAULT_KILL: kill_node(world, n, fault->for_us); break;
+    case QR_FAULT_LEAVE: leave(world, n, fault->for_us); break;
     case QR_FAULT_PAUSE:
         if (!node->alive) break;
         node->paused_until_us = qr_max_u64(node->paused_until_us, end_us);
@@ -769,6 +805,56 @@ uint32_t qr_world_fault(const qr_world_t *world, uint32_t node, uint32_t kind)
     return n->fault_until_us[kind] > world->now_us ? n->fault_amount[kind] : 0;
 }
 
+/* The roles that a leaving node asks, in mesh's order (transport/mesh.c): first to drain, then to stop. */
+static const uint8_t drain_roles[] = {QR_ROLE_gateway, QR_ROLE_heartbeat, QR_ROLE_worker};
+static const uint8_t stop_roles[] = {QR_ROLE_http,      QR_ROLE_gateway,      QR_ROLE_text,     QR_ROLE_router,   QR_ROLE_worker,
+                                     QR_ROLE_scheduler, QR_ROLE_page_manager, QR_ROLE_executor, QR_ROLE_heartbeat};
+
+/* The index-th actor of a node to be stopped, role by role. */
+static cell_t *stop_cell(node_t *node, uint32_t index)
+{
+    for (size_t r = 0; r < QR_COUNT(stop_roles); r++)
+        for (uint32_t i = 0; i < node->cell_count; i++)
+            if (node->cells[i].actor->role == stop_roles[r] && index-- == 0) return &node->cells[i];
+    return NULL;
+}
+
+static void say_life(qr_world_t *world, cell_t *cell, uint16_t type, uint64_t budget_us)
+{
+    qr_drain_t body = {budget_us}; /* stop has the same shape */
+    letter_t *letter = letter_of(world, cell, QR_ROLE_mesh, type, &body);
+    hand_over(world, letter, &cell->last_us, world->now_us + delay(world, world->config.local_us));
+}
+
+/* The fake http has no connections to drain: its gateway refuses what it still asks. */
+static void leave(qr_world_t *world, uint32_t n, uint64_t budget_us)
+{
+    node_t *node = &world->nodes[n];
+    if (!node->alive || node->leaving || !node->cell_count || !node->cells[node->cell_count - 1].started) return; /* still booting */
+    node->leaving = 1;
+    node->has_left = true;
+    for (size_t r = 0; r < QR_COUNT(drain_roles); r++)
+        for (uint32_t i = 0; i < node->cell_count; i++)
+            if (node->cells[i].actor->role == drain_roles[r]) say_life(world, &node->cells[i], QR_MESSAGE_drain, budget_us);
+    post(world, (event_t){.at_us = world->now_us + budget_us + 1, .kind = EVENT_LEAVE, .node = n, .index = 1, .serial = node->life});
+}
+
+/* One step of a node that stops: the next actor, or its end. A step that was overtaken by an answer does nothing. */
+static void on_leave(qr_world_t *world, event_t event)
+{
+    node_t *node = &world->nodes[event.node];
+    if (!node->alive || event.serial != node->life || event.index != node->leaving) return;
+    cell_t *cell = stop_cell(node, node->leaving++ - 1);
+    if (!cell) {
+        kill_node(world, event.node, 1000 + qr_prng_below(&world->prng, 500000));
+        return;
+    }
+    say_life(world, cell, QR_MESSAGE_stop, STOP_US);
+    post(
+        world,
+        (event_t){.at_us = world->now_us + STOP_US, .kind = EVENT_LEAVE, .node = event.node, .index = node->leaving, .serial = node->life});
+}
+
 void qr_world_heal(qr_world_t *world)
 {
     world->config.fault_count = 0;
@@ -789,7 +875,7 @@ void qr_world_heal(qr_world_t *world)
 static void happen(qr_world_t *world, event_t event)
 {
     bool of_node = event.kind == EVENT_LETTER || event.kind == EVENT_ARRIVAL || event.kind == EVENT_ALARM || event.kind == EVENT_START ||
-                   event.kind == EVENT_UP || event.kind == EVENT_DOWN;
+                   event.kind == EVENT_UP || event.kind == EVENT_DOWN || event.kind == EVENT_LEAVE;
     if (of_node && is_paused(world, event.node)) {
         put_off(world, event);
         return;
@@ -806,6 +892,7 @@ static void happen(qr_world_t *world, event_t event)
     case EVENT_CONNECT: on_connect(world, event); break;
     case EVENT_UP: on_up(world, event); break;
     case EVENT_DOWN: on_down(world, event); break;
+    case EVENT_LEAVE: on_leave(world, event); break;
     default: qr_unreachable("an event of no kind");
     }
 }
@@ -818,7 +905,11 @@ bool qr_world_run(qr_world_t *world, uint64_t until_us, bool (*stop)(void *conte
     if (setjmp(world->out) == 0) {
         while (world->heap_count && world->heap[0].at_us <= until_us && !(stop && stop(context))) {
             event_t event = pop(world);
+            world->same_instant = event.at_us > world->now_us ? 0 : world->same_instant + 1;
             world->now_us = qr_max_u64(world->now_us, event.at_us);
+            if (world->same_instant > INSTANT_MOST)
+                qr_sim_finding("time stands still: %u events at one instant, the last for an actor of node %u", INSTANT_MOST,
+                               event.node + 1);
             happen(world, event);
         }
         if (!world->heap_count || world->heap[0].at_us > until_us) world->now_us = qr_max_u64(world->now_us, until_us);

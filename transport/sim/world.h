@@ -8,6 +8,7 @@
  *     is dropped and counted.
  * W4. A link session that ends loses what is on the way; both ends hear link_down before anything of the next session.
  * W5. After every `check_every` messages the actor that handled the message asserts its invariants.
+ * W7. Time goes on: more than so many events at one instant are a finding (an alarm that is due for ever).
  * W6. The first finding ends the run; it is kept as a sentence, with the last messages before it. */
 #ifndef QR_SIM_WORLD_H
 #define QR_SIM_WORLD_H
@@ -29,6 +30,7 @@ enum qr_sim_fault_kind {
     QR_FAULT_SLOW,     /* the device of `node` takes `amount` times as long for for_us */
     QR_FAULT_BATCHES,  /* one batch in `amount` of the device of `node` fails for for_us */
     QR_FAULT_LANES,    /* one lane in `amount` fails alone for for_us */
+    QR_FAULT_LEAVE,    /* the process of `node` drains for at most for_us, stops actor by actor, ends, and begins anew */
     QR_FAULT_KINDS
 };
 typedef struct qr_sim_fault {
