@@ -242,6 +242,7 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
                               .http = &qr_sim_http_class,
                               .text = &qr_sim_text_class,
                               .executor = &qr_sim_executor_class,
+                              .doctored = plan->doctored,
                               .trace = trace};
     stage_t stage = {qr_world_new(&config), plan, false};
     if (!stage.world) {
@@ -437,7 +438,7 @@ static int read_options(options_t *o, int count, char **word)
         else if (!strcmp(name, "--trace") && *value)
             o->trace = value, i++;
         else {
-            fprintf(stderr, "quire: simulate: '%.60s %.60s' is not understood\n%s", name, value, usage);
+            fprintf(stderr, "quire: simulate: '%.60s %.60s' is not understood\n", name, value);
             return -1;
         }
     }

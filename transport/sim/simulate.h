@@ -31,6 +31,7 @@ typedef struct qr_sim_plan {
     qr_sim_cost_t cost;
     uint64_t link_us, local_us;
     uint32_t check_every;
+    const qr_actor_class_t *doctored; /* world.h */
     /* of qr_given_t */
     uint32_t page_tokens, pages, window, window_pages, context, lanes, requests, tile, wait_rows;
     uint32_t peer_down_ms, offer_timeout_ms, request_timeout_ms, fail_over;

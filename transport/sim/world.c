@@ -229,6 +229,7 @@ static void cell_new(qr_world_t *world, node_t *node, uint64_t address, const qr
 {
     qr_assert(node->cell_count < QR_SIM_CELLS_MAX && actor->max_out <= 4 * QR_REQUESTS_MAX);
     cell_t *cell = &node->cells[node->cell_count++];
+    if (world->config.doctored && world->config.doctored->role == actor->role) actor = world->config.doctored;
     cell->actor = actor;
     cell->address = address;
     cell->alarm_us = QR_NEVER_US;

@@ -58,6 +58,7 @@ typedef struct qr_sim_config {
     const qr_sim_fault_t *faults;    /* [fault_count] by at_us */
     uint32_t fault_count;
     const qr_actor_class_t *http, *text, *executor; /* the fakes */
+    const qr_actor_class_t *doctored;               /* NULL, or takes the place of the class of its role: tests of the checkers */
     FILE *trace;                                    /* NULL, or every message as a line */
 } qr_sim_config_t;
 

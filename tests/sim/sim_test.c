@@ -1,0 +1,217 @@
+/* link: qr_sim qr_actor_gateway qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages */
+/* sim_test.c - the simulated world is repeatable, its checkers see, what it found stays mended, and 300 fixed seeds and 100 of
+ * QUIRE_TEST_SEED find nothing. `quire simulate` runs more. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "actors/gateway.h"
+#include "actors/page_manager.h"
+#include "messages/schema.h"
+#include "transport/sim/simulate.h"
+
+enum { FIXED = 300, DERIVED = 100 };
+
+static void run_seed(uint64_t seed)
+{
+    qr_sim_plan_t plan;
+    qr_sim_result_t result;
+    qr_sim_plan_draw(&plan, seed, QR_PROFILE_MIXED, 0);
+    if (!qr_sim_plan_run(&plan, &result, NULL, NULL)) fail_msg("seed %llu: %s", (unsigned long long)seed, result.finding);
+}
+
+static void test_same_plan_same_history(void **state)
+{
+    (void)state;
+    for (uint32_t profile = QR_PROFILE_CALM; profile < QR_PROFILES; profile++) {
+        qr_sim_plan_t plan;
+        qr_sim_result_t first, second;
+        qr_sim_plan_draw(&plan, 77 + profile, profile, 0);
+        assert_true(qr_sim_plan_run(&plan, &first, NULL, NULL));
+        run_seed(5); /* what ran before does not matter */
+        assert_true(qr_sim_plan_run(&plan, &second, NULL, NULL));
+        assert_int_equal(first.hash, second.hash);
+        assert_memory_equal(&first, &second, sizeof first);
+        assert_true(first.answers.finished > 0);
+        plan.workload.seed++;
+        assert_true(qr_sim_plan_run(&plan, &second, NULL, NULL));
+        assert_int_not_equal(first.hash, second.hash);
+    }
+}
+
+/* Every kind of fault happens in some of the fixed seeds, and every profile's worlds answer. */
+static void test_everything_happens(void **state)
+{
+    (void)state;
+    uint32_t kinds[QR_FAULT_KINDS] = {0}, profiles[QR_PROFILES] = {0};
+    for (uint64_t seed = 1; seed <= FIXED; seed++) {
+        qr_sim_plan_t plan;
+        qr_sim_plan_draw(&plan, seed, QR_PROFILE_MIXED, 0);
+        profiles[plan.profile]++;
+        for (uint32_t i = 0; i < plan.fault_count; i++) kinds[plan.faults[i].kind]++;
+    }
+    for (uint32_t k = 1; k < QR_FAULT_KINDS; k++) assert_true(kinds[k] >= 10);
+    for (uint32_t p = QR_PROFILE_CALM; p < QR_PROFILES; p++) assert_true(profiles[p] >= 20);
+}
+
+/* ---- the checkers see: the same worlds with one doctored actor ------------------------------------------------------------------ */
+
+enum { WRONG_TOKEN = 1, TOKENS_SWAPPED, WRONG_USAGE, LOST_END, STILL, PAGE_TWICE, WRONG_TEXT };
+static uint32_t disease, countdown;
+
+static void spoil(qr_message_t *m)
+{
+    bool of_deltas = disease == WRONG_TOKEN || disease == TOKENS_SWAPPED || disease == WRONG_TEXT;
+    if (of_deltas && m->type == QR_MESSAGE_request_deltas && m->body.request_deltas.tokens.count > 1 && countdown && --countdown == 0) {
+        uint32_t *tokens = (uint32_t *)(uintptr_t)m->body.request_deltas.tokens.data;
+        if (disease == WRONG_TOKEN) tokens[0] = (tokens[0] + 1) % QR_SIM_END_TOKEN;
+        if (disease == TOKENS_SWAPPED) tokens[1] = tokens[0];
+        if (disease == WRONG_TEXT) ((uint8_t *)(uintptr_t)m->body.request_deltas.text.data)[0] ^= 1;
+    }
+    if (m->type == QR_MESSAGE_request_finished && disease == WRONG_USAGE) m->body.request_finished.completion_tokens++;
+    if (m->type == QR_MESSAGE_pages_granted && disease == PAGE_TWICE && m->body.pages_granted.pages.count > 1)
+        ((uint64_t *)(uintptr_t)m->body.pages_granted.pages.data)[1] = m->body.pages_granted.pages.data[0];
+}
+
+static void doctored_handle(const qr_actor_class_t *actor, void *self, const qr_given_t *given, const qr_message_t *message,
+                            qr_outbox_t *outbox)
+{
+    if (disease == LOST_END && message->type == QR_MESSAGE_place_ended && countdown && --countdown == 0) return;
+    actor->handle(self, given, message, outbox);
+    if (disease == STILL) qr_outbox_alarm(outbox, message->now_us);
+    for (uint32_t i = 0; i < outbox->count; i++) spoil(&outbox->messages[i]);
+}
+static void doctored_gateway(void *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    doctored_handle(&qr_gateway_class, self, given, message, outbox);
+}
+static void doctored_page_manager(void *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    doctored_handle(&qr_page_manager_class, self, given, message, outbox);
+}
+
+static void expect_finding(const qr_actor_class_t *doctored, uint32_t kind, const char *has)
+{
+    qr_sim_plan_t plan;
+    qr_sim_result_t result;
+    qr_sim_plan_draw(&plan, 3, QR_PROFILE_CALM, 3);
+    plan.workload.cancel_one_in = plan.workload.budget_one_in = 0;
+    assert_true(qr_sim_plan_run(&plan, &result, NULL, NULL));
+    plan.doctored = doctored;
+    disease = kind;
+    countdown = 3;
+    bool fine = qr_sim_plan_run(&plan, &result, NULL, NULL);
+    disease = 0;
+    if (fine || !strstr(result.finding, has)) fail_msg("disease %u: found '%s', not '%s'", kind, result.finding, has);
+}
+
+static void test_the_checkers_see(void **state)
+{
+    (void)state;
+    qr_actor_class_t gateway = qr_gateway_class, pages = qr_page_manager_class;
+    gateway.handle = doctored_gateway;
+    pages.handle = doctored_page_manager;
+    expect_finding(&gateway, WRONG_TOKEN, "should be");
+    expect_finding(&gateway, TOKENS_SWAPPED, "should be");
+    expect_finding(&gateway, WRONG_TEXT, "not that of the tokens");
+    expect_finding(&gateway, WRONG_USAGE, "usage says");
+    expect_finding(&gateway, LOST_END, "DEADLINE");
+    expect_finding(&gateway, STILL, "time stands still");
+    expect_finding(&pages, PAGE_TWICE, "");
+}
+
+/* A plan whose last phase has no time always has a finding; nearly everything can be taken out of it. */
+static void test_shrink(void **state)
+{
+    (void)state;
+    qr_sim_plan_t plan;
+    qr_sim_result_t result;
+    qr_sim_plan_draw(&plan, 12, QR_PROFILE_ALL, 6);
+    plan.workload.last_us = 1;
+    assert_false(qr_sim_plan_run(&plan, &result, NULL, NULL));
+    assert_true(qr_sim_plan_shrink(&plan, 400) < 400);
+    assert_int_equal(plan.fault_count, 0);
+    assert_int_equal(plan.workload.requests, 1);
+    assert_true(plan.node_count <= 3);
+    assert_false(qr_sim_plan_run(&plan, &result, NULL, NULL));
+    FILE *out = tmpfile();
+    char text[4096] = {0};
+    qr_sim_plan_print(&plan, out);
+    rewind(out);
+    assert_true(fread(text, 1, sizeof text - 1, out) > 100);
+    assert_non_null(strstr(text, ".fault_count = 0"));
+    fclose(out);
+}
+
+/* ---- what was found, by the plan that shows it (README.md) ------------------------------------------------------------------------ */
+
+static const struct {
+    const char *name;
+    qr_sim_plan_t plan;
+} found[] = {
+    {"a draining edge says that the workers of other nodes drain",
+     {.seed = 2u,
+      .profile = 3,
+      .busy_us = 4145326u,
+      .nodes = {{1, 0}, {2, 2}},
+      .node_count = 2,
+      .faults = {{1177232u, 868376u, QR_FAULT_LEAVE, 0, 0, 6}},
+      .fault_count = 1,
+      .workload = {16023258074355412194u, 88199u, 4145326u, 60000000u, 1, 4, 116, 1, 0, 47, 0, 0, 8, 5, 0, 0, 518, 0},
+      .cost = {3100u, 18000u, 2u},
+      .link_us = 4072,
+      .local_us = 9,
+      .check_every = 1,
+      .page_tokens = 32,
+      .pages = 12,
+      .window = 0,
+      .window_pages = 40,
+      .context = 192,
+      .lanes = 1,
+      .requests = 30,
+      .tile = 76,
+      .wait_rows = 0,
+      .peer_down_ms = 1199,
+      .offer_timeout_ms = 2255,
+      .request_timeout_ms = 23264}},
+};
+
+static void test_what_was_found_stays_mended(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < QR_COUNT(found); i++) {
+        qr_sim_result_t result;
+        if (!qr_sim_plan_run(&found[i].plan, &result, NULL, NULL)) fail_msg("%s: %s", found[i].name, result.finding);
+    }
+}
+
+static void test_fixed_seeds(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= FIXED; seed++) run_seed(seed);
+}
+
+static void test_seeds_of_this_commit(void **state)
+{
+    (void)state;
+    const char *word = getenv("QUIRE_TEST_SEED");
+    uint64_t first = 1000000 + (word ? strtoull(word, NULL, 10) : 0) * 1000;
+    print_message("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)first + DERIVED - 1);
+    for (uint64_t seed = first; seed < first + DERIVED; seed++) run_seed(seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_plan_same_history),
+        cmocka_unit_test(test_everything_happens),
+        cmocka_unit_test(test_the_checkers_see),
+        cmocka_unit_test(test_shrink),
+        cmocka_unit_test(test_what_was_found_stays_mended),
+        cmocka_unit_test(test_fixed_seeds),
+        cmocka_unit_test(test_seeds_of_this_commit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
