@@ -54,8 +54,23 @@ S9() {
 S10() { tests/house/purity.sh && program test_tap && program test_edges.Generate; }
 S11() { program test_reuse && python3 tests/bench/tiles.py $folder/quire "$QUIRE_MODEL"; }
 S12() { tests/mutants/run.sh; }
+# The simulated world (a letter of its own: W).
+halves() { # profile, seeds: two processes, half of the seeds each
+  $folder/quire simulate --profile "$1" --seeds "1-$(($2 / 2))" >"$scratch/half.txt" &
+  local other=$! status=0
+  $folder/quire simulate --profile "$1" --seeds "$(($2 / 2 + 1))-$2" || status=1
+  wait "$other" || status=1
+  cat "$scratch/half.txt"
+  return $status
+}
+W1() { halves mixed 20000; }                                   # seeds
+W2() { tests/mutants/sim.sh; }                                 # seeded defects, all caught within 500 seeds
+W3() { $folder/quire simulate --profile large --seeds 1; }     # 1,023 workers, ten minutes at 200 requests a second
+W4() { halves failover 9000 && halves process 4000; }          # failure units that end and begin anew, 20,000 times and more
+W5() { tests -R '^record_test$' && program test_replay; }      # a recorded run replays byte for byte
+W6() { program test_mesh; }                                    # a stream continues after its worker is lost
 
-parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12) # S8 first: it measures, and the machine is still cool and quiet
+parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6) # S8 first: it measures, and the machine is still cool and quiet
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${parts[@]}")
 prepare || exit 1

@@ -26,6 +26,7 @@ static void test_same_plan_same_history(void **state)
 {
     (void)state;
     for (uint32_t profile = QR_PROFILE_CALM; profile < QR_PROFILES; profile++) {
+        if (profile == QR_PROFILE_LARGE) continue; /* a minute: tests/long.sh */
         qr_sim_plan_t plan;
         qr_sim_result_t first, second;
         qr_sim_plan_draw(&plan, 77 + profile, profile, 0);
@@ -53,7 +54,7 @@ static void test_everything_happens(void **state)
         for (uint32_t i = 0; i < plan.fault_count; i++) kinds[plan.faults[i].kind]++;
     }
     for (uint32_t k = 1; k < QR_FAULT_KINDS; k++) assert_true(kinds[k] >= 10);
-    for (uint32_t p = QR_PROFILE_CALM; p < QR_PROFILES; p++) assert_true(profiles[p] >= 20);
+    for (uint32_t p = QR_PROFILE_CALM; p < QR_PROFILES; p++) assert_true(p == QR_PROFILE_LARGE ? profiles[p] == 0 : profiles[p] >= 20);
 }
 
 /* ---- the checkers see: the same worlds with one doctored actor ------------------------------------------------------------------ */

@@ -7,7 +7,7 @@
 
 enum { QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400 };
 
-static const char *const profile_names[QR_PROFILES] = {"mixed", "calm", "network", "process", "device", "all", "failover"};
+static const char *const profile_names[QR_PROFILES] = {"mixed", "calm", "network", "process", "device", "all", "large", "failover"};
 const char *qr_sim_profile_name(uint32_t profile) { return profile < QR_PROFILES ? profile_names[profile] : "?"; }
 uint32_t qr_sim_profile_find(const char *name)
 {
@@ -77,6 +77,29 @@ static void draw_fail_over(qr_sim_plan_t *plan, qr_prng_t *prng)
     plan->busy_us = at_us;
 }
 
+/* The largest meshes there are, next to each other under one clock; nothing goes wrong, so what is measured is the speed. */
+static void draw_large(qr_sim_plan_t *plan)
+{
+    plan->node_count = QR_NODES_MAX;
+    plan->mesh_count = 33;
+    for (uint32_t n = 0; n < plan->node_count; n++) plan->nodes[n] = (qr_sim_node_plan_t){n ? QR_SIM_DEVICE : QR_SIM_EDGE, n > 0};
+    plan->busy_us = 600000000;
+    plan->check_every = 1000;
+    plan->context = 256;
+    plan->page_tokens = 16;
+    plan->pages = 256;
+    plan->window = plan->window_pages = 0;
+    plan->lanes = 8;
+    plan->requests = 32;
+    plan->tile = 64;
+    plan->peer_down_ms = 1000;
+    plan->workload.requests = 200 * 600 / plan->mesh_count + 1;
+    plan->workload.gap_us = plan->busy_us / plan->workload.requests;
+    plan->workload.busy_until_us = plan->busy_us;
+    plan->workload.prompt_most = 128;
+    plan->workload.answer_most = 40;
+}
+
 static void draw_nodes(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t nodes)
 {
     if (!nodes) nodes = between(prng, 1, 6);
@@ -96,6 +119,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     qr_prng_init(&prng, seed ^ 0x73696d756c617465u);
     plan->seed = seed;
     plan->profile = profile == QR_PROFILE_MIXED ? between(&prng, QR_PROFILE_CALM, QR_PROFILE_FAIL_OVER) : profile;
+    if (profile == QR_PROFILE_MIXED && plan->profile == QR_PROFILE_LARGE) plan->profile = QR_PROFILE_ALL;
     static const uint32_t page_tokens[] = {8, 8, 16, 32};
     plan->page_tokens = page_tokens[qr_prng_below(&prng, QR_COUNT(page_tokens))];
     plan->context = plan->page_tokens * between(&prng, 6, 24);
@@ -137,6 +161,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     w->text_one_in = between(&prng, 2, 9);
     w->salt_one_in = between(&prng, 2, 9);
     if (plan->profile != QR_PROFILE_FAIL_OVER) draw_faults(plan, &prng, kinds_of(plan->profile));
+    if (plan->profile == QR_PROFILE_LARGE) draw_large(plan);
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------------
@@ -148,17 +173,21 @@ typedef struct stage {
     bool last;
 } stage_t;
 
+static uint32_t nodes_of(const qr_sim_plan_t *plan) { return plan->node_count * qr_max_u32(1, plan->mesh_count); }
+
 /* State of the n-th edge's client, NULL while it is not there. */
 static void *client_of(const stage_t *stage, uint32_t n)
 {
-    return stage->plan->nodes[n].parts & QR_SIM_EDGE ? qr_world_state(stage->world, qr_sim_address(n, 0, QR_ROLE_http)) : NULL;
+    return stage->plan->nodes[n % stage->plan->node_count].parts & QR_SIM_EDGE
+               ? qr_world_state(stage->world, qr_sim_address(n, 0, QR_ROLE_http))
+               : NULL;
 }
 
 static bool all_clients(void *context)
 {
     const stage_t *stage = context;
-    for (uint32_t n = 0; n < stage->plan->node_count; n++) {
-        if (!(stage->plan->nodes[n].parts & QR_SIM_EDGE)) continue;
+    for (uint32_t n = 0; n < nodes_of(stage->plan); n++) {
+        if (!(stage->plan->nodes[n % stage->plan->node_count].parts & QR_SIM_EDGE)) continue;
         const void *client = client_of(stage, n);
         if (!client || !(stage->last ? qr_sim_client_is_done(client) : qr_sim_client_is_quiet(client))) return false;
     }
@@ -217,7 +246,7 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
         fail(result, "after healing a request never ended");
         return;
     }
-    for (uint32_t n = 0; n < stage->plan->node_count; n++)
+    for (uint32_t n = 0; n < nodes_of(stage->plan); n++)
         if (client_of(stage, n)) qr_sim_client_last(client_of(stage, n), qr_world_now_us(world));
     stage->last = true;
     until_us = qr_world_now_us(world) + 2 * LAST_US + 1000000;
@@ -232,6 +261,7 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
     fill_given(&given, plan, &mine);
     qr_sim_config_t config = {.seed = plan->seed,
                               .node_count = plan->node_count,
+                              .mesh_count = plan->mesh_count,
                               .nodes = plan->nodes,
                               .given = &given,
                               .link_us = plan->link_us,
@@ -254,7 +284,7 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
     ret_result->hash = qr_world_hash(stage.world);
     ret_result->now_us = qr_world_now_us(stage.world);
     ret_result->counts = *qr_world_counts(stage.world);
-    for (uint32_t n = 0; n < plan->node_count; n++)
+    for (uint32_t n = 0; n < nodes_of(plan); n++)
         if (client_of(&stage, n)) qr_sim_client_count(client_of(&stage, n), &ret_result->answers);
     if (ret_result->finding[0] && tell) {
         qr_world_tell(stage.world, tell);
@@ -353,7 +383,7 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
     fprintf(out, "{.seed = %lluu, .profile = %u, .busy_us = %lluu,\n .nodes = {", (unsigned long long)plan->seed, plan->profile,
             (unsigned long long)plan->busy_us);
     for (uint32_t n = 0; n < plan->node_count; n++) fprintf(out, "%s{%u, %u}", n ? ", " : "", plan->nodes[n].parts, plan->nodes[n].devices);
-    fprintf(out, "}, .node_count = %u,\n", plan->node_count);
+    fprintf(out, "}, .node_count = %u, .mesh_count = %u,\n", plan->node_count, plan->mesh_count);
     for (uint32_t i = 0; i < plan->fault_count; i++) {
         const qr_sim_fault_t *f = &plan->faults[i];
         fprintf(out, "%s{%lluu, %lluu, %u /* %s */, %u, %u, %u}", i ? ",\n            " : " .faults = {", (unsigned long long)f->at_us,
@@ -377,7 +407,8 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
  */
 
 static const char usage[] =
-    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all|failover] [--trace FILE] [--shrink] "
+    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all|failover|large] [--trace FILE] "
+    "[--shrink] "
     "[--first] [--json]\n"
     "  --seeds A-B    seeds to run, both included (default 1-100); one number runs one; A- runs until a finding or a signal\n"
     "  --nodes N      nodes of every world, 1 to 32 (default: drawn)\n"
@@ -469,7 +500,7 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     if (read) return fputs(usage, read > 0 ? stdout : stderr), read > 0 ? 0 : 2;
     FILE *trace = o.trace ? fopen(o.trace, "w") : NULL;
     if (o.trace && !trace) return fprintf(stderr, "quire: simulate: cannot write '%s'\n", o.trace), 2;
-    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, hash = 0, virtual_us = 0;
+    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, kills = 0, hash = 0, virtual_us = 0;
     qr_sim_answers_t a = {0};
     if (!o.json)
         printf("seeds %llu-%llu, profile %s\n", (unsigned long long)o.first, (unsigned long long)o.last, qr_sim_profile_name(o.profile));
@@ -477,6 +508,7 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
         qr_sim_plan_draw(&plan, seed, o.profile, o.nodes);
         bool fine = qr_sim_plan_run(&plan, &result, seed == o.last ? trace : NULL, NULL);
         messages += result.counts.messages;
+        kills += result.counts.kills;
         for (size_t i = 0; i < sizeof a / 8; i++) ((uint64_t *)&a)[i] += ((const uint64_t *)&result.answers)[i];
         virtual_us += result.now_us;
         hash = qr_mix_u64(hash ^ result.hash);
@@ -487,16 +519,15 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     }
     if (trace && fclose(trace)) fprintf(stderr, "quire: simulate: '%s' was not written to its end\n", o.trace);
     double s = (double)qr_max_u64(1, clock_us() - begin) / 1e6;
-    unsigned long long numbers[] = {seeds, findings, a.submitted, a.finished, a.cancelled, a.refused, a.failed, a.tokens, messages, hash};
-    printf(
-        o.json
-            ? "{\"seeds\": %llu, \"findings\": %llu, \"requests\": %llu, \"finished\": %llu, \"cancelled\": %llu, \"refused\": %llu, "
-              "\"failed\": %llu, \"tokens\": %llu, \"messages\": %llu, \"hash\": \"%016llx\", \"seeds_per_s\": %.1f, \"virtual_s\": %.0f}\n"
-            : "%llu seeds, %llu findings; %llu requests: %llu finished, %llu cancelled, %llu refused, %llu failed; %llu tokens, %llu "
-              "messages; "
-              "hash %016llx; %.1f seeds/s, %.0f virtual s\n",
-        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8], numbers[9],
-        (double)seeds / s, (double)virtual_us / 1e6);
+    unsigned long long n[] = {seeds, findings, a.submitted, a.finished, a.cancelled, a.refused, a.failed, a.tokens, messages, kills, hash};
+    printf(o.json
+               ? "{\"seeds\": %llu, \"findings\": %llu, \"requests\": %llu, \"finished\": %llu, \"cancelled\": %llu, \"refused\": %llu, "
+                 "\"failed\": %llu, \"tokens\": %llu, \"messages\": %llu, \"kills\": %llu, \"hash\": \"%016llx\", \"seeds_per_s\": %.1f, "
+                 "\"virtual_s\": %.0f}\n"
+               : "%llu seeds, %llu findings; %llu requests: %llu finished, %llu cancelled, %llu refused, %llu failed; %llu tokens, %llu "
+                 "messages, "
+                 "%llu nodes ended and began anew; hash %016llx; %.1f seeds/s, %.0f virtual s\n",
+           n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], (double)seeds / s, (double)virtual_us / 1e6);
     for (uint32_t i = 0; !o.json && i < QR_COUNT(a.reasons); i++)
         if (a.reasons[i]) printf("  %s %llu\n", qr_error_name((int)i), (unsigned long long)a.reasons[i]);
     return findings ? 1 : 0;

@@ -17,6 +17,7 @@ enum qr_sim_profile {
     QR_PROFILE_PROCESS,
     QR_PROFILE_DEVICE,
     QR_PROFILE_ALL,
+    QR_PROFILE_LARGE,     /* 33 meshes of one edge and 31 workers, ten minutes at 200 requests a second; never drawn */
     QR_PROFILE_FAIL_OVER, /* device nodes die one after the other; nobody may notice */
     QR_PROFILES
 };
@@ -24,7 +25,7 @@ enum qr_sim_profile {
 typedef struct qr_sim_plan {
     uint64_t seed, busy_us;
     uint32_t profile;
-    uint32_t node_count, fault_count;
+    uint32_t node_count, mesh_count, fault_count;
     qr_sim_node_plan_t nodes[QR_NODES_MAX];
     qr_sim_fault_t faults[64];
     qr_sim_workload_t workload;

@@ -100,8 +100,10 @@ struct qr_world {
     qr_sim_config_t config;
     qr_prng_t prng;
     uint64_t now_us, order, hash, sessions;
+    uint32_t node_count; /* of all meshes */
     node_t *nodes;
     link_t *links;
+    uint32_t *link_at; /* [node_count][config.node_count] index of the link to the m-th node of the same mesh; UINT32_MAX = none */
     uint32_t link_count;
     uint64_t same_instant;
     bool calm; /* nothing goes wrong in this world */
@@ -199,7 +201,7 @@ static uint32_t index_of_address(uint64_t address) { return qr_address_node(addr
 static cell_t *cell_find(const qr_world_t *world, uint64_t address)
 {
     uint32_t n = index_of_address(address);
-    if (n >= world->config.node_count || !world->nodes[n].alive) return NULL;
+    if (n >= world->node_count || !world->nodes[n].alive) return NULL;
     node_t *node = &world->nodes[n];
     for (uint32_t i = 0; i < node->cell_count; i++)
         if (node->cells[i].address == address) return &node->cells[i];
@@ -208,11 +210,9 @@ static cell_t *cell_find(const qr_world_t *world, uint64_t address)
 
 static link_t *link_find(const qr_world_t *world, uint32_t a, uint32_t b)
 {
-    for (uint32_t i = 0; i < world->link_count; i++) {
-        link_t *l = &world->links[i];
-        if ((l->nodes[0] == a && l->nodes[1] == b) || (l->nodes[0] == b && l->nodes[1] == a)) return l;
-    }
-    return NULL;
+    if (a / world->config.node_count != b / world->config.node_count || b >= world->node_count) return NULL;
+    uint32_t i = world->link_at[(uint64_t)a * world->config.node_count + b % world->config.node_count];
+    return i == UINT32_MAX ? NULL : &world->links[i];
 }
 
 static void cell_done(cell_t *cell)
@@ -332,7 +332,7 @@ static void tell_cell(qr_world_t *world, cell_t *cell, uint32_t other, bool up)
 static void send_remote(qr_world_t *world, cell_t *cell, const qr_message_t *message, const void *bytes, size_t count)
 {
     uint32_t n = index_of_address(cell->address), other = index_of_address(message->to);
-    link_t *link = other < world->config.node_count ? link_find(world, n, other) : NULL;
+    link_t *link = link_find(world, n, other);
     bool crosses = qr_roles_cross(qr_address_role(cell->address), qr_address_role(message->to), message->type);
     if (!link || !crosses || qr_schema_find(message->type)->scope != QR_SCOPE_NODE)
         qr_sim_finding("%s sent %s to another node", cell->actor->name, qr_schema_find(message->type)->name);
@@ -483,7 +483,7 @@ static void judge_health(qr_world_t *world, cell_t *cell, const qr_message_t *me
     if (message->type == QR_MESSAGE_peer_down) {
         uint32_t self = index_of_address(cell->address), other = message->body.peer_down.node - 1;
         uint64_t trouble_us =
-            qr_max_u64(world->nodes[self].trouble_us, other < world->config.node_count ? world->nodes[other].trouble_us : QR_NEVER_US);
+            qr_max_u64(world->nodes[self].trouble_us, other < world->node_count ? world->nodes[other].trouble_us : QR_NEVER_US);
         if (trouble_us + 3 * down_us + 1000000 < world->now_us)
             qr_sim_finding("node %u was declared down, but nothing happened to it for %llu us", other + 1,
                            (unsigned long long)(world->now_us - trouble_us));
@@ -491,7 +491,7 @@ static void judge_health(qr_world_t *world, cell_t *cell, const qr_message_t *me
     if (message->type != QR_MESSAGE_observation || qr_address_role(cell->address) != QR_ROLE_router) return;
     const qr_observation_t *b = &message->body.observation;
     uint32_t n = index_of_address(b->worker);
-    if (b->state == QR_STATE_DRAINING && n < world->config.node_count && !world->nodes[n].has_left)
+    if (b->state == QR_STATE_DRAINING && n < world->node_count && !world->nodes[n].has_left)
         qr_sim_finding("a worker of node %u is said to drain, which nobody asked it to", n + 1);
     seen_t *seen = NULL;
     for (uint32_t i = 0; i < QR_PARTNERS_MAX && !seen; i++)
@@ -599,7 +599,8 @@ static uint32_t partners_of(const qr_world_t *world, const cell_t *cell, uint64_
     uint8_t role = qr_address_role(cell->address);
     static const uint8_t roles[] = {QR_ROLE_http,      QR_ROLE_text,         QR_ROLE_gateway,  QR_ROLE_router,   QR_ROLE_worker,
                                     QR_ROLE_scheduler, QR_ROLE_page_manager, QR_ROLE_executor, QR_ROLE_heartbeat};
-    for (uint32_t n = 0; n < world->config.node_count; n++) {
+    uint32_t first = self - self % world->config.node_count;
+    for (uint32_t n = first; n < first + world->config.node_count; n++) {
         if (n != self && !link_find(world, n, self)) continue;
         const qr_sim_node_plan_t *plan = &world->nodes[n].plan;
         for (uint32_t d = 0; d <= ((plan->parts & QR_SIM_DEVICE) ? plan->devices : 0); d++)
@@ -762,7 +763,7 @@ static void leave(qr_world_t *world, uint32_t n, uint64_t budget_us);
 
 static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
 {
-    uint32_t n = fault->node % world->config.node_count, other = fault->other % world->config.node_count;
+    uint32_t n = fault->node % world->node_count, other = fault->other % world->node_count;
     uint64_t end_us = world->now_us + fault->for_us, down_us = world->config.given->params.peer_down_ms * 1000;
     node_t *node = &world->nodes[n];
     link_t *link = link_find(world, n, other);
@@ -864,7 +865,7 @@ void qr_world_heal(qr_world_t *world)
         for (uint32_t s = 0; s < 2; s++) link->cut_until_us[s] = qr_min_u64(link->cut_until_us[s], world->now_us);
         link->twice_until_us = 0;
     }
-    for (uint32_t n = 0; n < world->config.node_count; n++) {
+    for (uint32_t n = 0; n < world->node_count; n++) {
         node_t *node = &world->nodes[n];
         memset(node->fault_until_us, 0, sizeof node->fault_until_us);
         if (!node->alive) post(world, (event_t){.at_us = world->now_us + 1, .kind = EVENT_BOOT, .node = n});
@@ -904,7 +905,8 @@ bool qr_world_run(qr_world_t *world, uint64_t until_us, bool (*stop)(void *conte
     running = world;
     qr_assert_hook = on_assert;
     if (setjmp(world->out) == 0) {
-        while (world->heap_count && world->heap[0].at_us <= until_us && !(stop && stop(context))) {
+        for (uint64_t events = 1; world->heap_count && world->heap[0].at_us <= until_us; events++) {
+            if (stop && events % QR_SIM_STOP_EVENTS == 0 && stop(context)) break;
             event_t event = pop(world);
             world->same_instant = event.at_us > world->now_us ? 0 : world->same_instant + 1;
             world->now_us = qr_max_u64(world->now_us, event.at_us);
@@ -920,6 +922,19 @@ bool qr_world_run(qr_world_t *world, uint64_t until_us, bool (*stop)(void *conte
     return world->finding[0] == 0;
 }
 
+/* Links to the nodes of its mesh that come before it. */
+static void link_with_others(qr_world_t *world, uint32_t n)
+{
+    uint32_t of_mesh = world->config.node_count, first = n - n % of_mesh;
+    for (uint32_t m = 0; m < of_mesh; m++) world->link_at[(uint64_t)n * of_mesh + m] = UINT32_MAX;
+    for (uint32_t m = first; m < n; m++) {
+        uint32_t parts = world->nodes[n].plan.parts | world->nodes[m].plan.parts;
+        if (parts != (QR_SIM_EDGE | QR_SIM_DEVICE)) continue;
+        world->link_at[(uint64_t)n * of_mesh + m % of_mesh] = world->link_at[(uint64_t)m * of_mesh + n % of_mesh] = world->link_count;
+        world->links[world->link_count++] = (link_t){.nodes = {m, n}};
+    }
+}
+
 qr_world_t *qr_world_new(const qr_sim_config_t *config)
 {
     qr_world_t *world = calloc(1, sizeof *world);
@@ -927,25 +942,25 @@ qr_world_t *qr_world_new(const qr_sim_config_t *config)
     world->config = *config;
     world->calm = config->fault_count == 0;
     qr_prng_init(&world->prng, config->seed);
-    world->nodes = calloc(config->node_count, sizeof *world->nodes);
-    world->links = calloc((size_t)config->node_count * config->node_count, sizeof *world->links);
+    world->node_count = config->node_count * qr_max_u32(1, config->mesh_count);
+    world->nodes = calloc(world->node_count, sizeof *world->nodes);
+    world->links = calloc((size_t)world->node_count * config->node_count, sizeof *world->links);
+    world->link_at = malloc((size_t)world->node_count * config->node_count * sizeof *world->link_at);
     world->messages = calloc(4 * QR_REQUESTS_MAX, sizeof *world->messages);
     world->outbox_bytes = aligned_alloc(64, QR_OUTBOX_BYTES);
     world->wire = malloc(WIRE_BYTES);
     world->arena_bytes = aligned_alloc(64, qr_round_up(ARENA_BYTES, 64));
-    if (!world->nodes || !world->links || !world->messages || !world->outbox_bytes || !world->wire || !world->arena_bytes) {
+    if (!world->nodes || !world->links || !world->link_at || !world->messages || !world->outbox_bytes || !world->wire ||
+        !world->arena_bytes) {
+        world->node_count = 0;
         qr_world_destroy(&world);
         return NULL;
     }
     qr_outbox_init(&world->outbox, world->messages, 4 * QR_REQUESTS_MAX, world->outbox_bytes, QR_OUTBOX_BYTES);
-    for (uint32_t n = 0; n < config->node_count; n++) {
-        world->nodes[n].plan = config->nodes[n];
+    for (uint32_t n = 0; n < world->node_count; n++) {
+        world->nodes[n].plan = config->nodes[n % config->node_count];
         post(world, (event_t){.at_us = qr_prng_below(&world->prng, 1000), .kind = EVENT_BOOT, .node = n});
-        for (uint32_t m = 0; m < n; m++) {
-            bool edge = (config->nodes[n].parts | config->nodes[m].parts) & QR_SIM_EDGE;
-            bool device = (config->nodes[n].parts | config->nodes[m].parts) & QR_SIM_DEVICE;
-            if (edge && device) world->links[world->link_count++] = (link_t){.nodes = {m, n}};
-        }
+        link_with_others(world, n);
     }
     for (uint32_t f = 0; f < config->fault_count; f++)
         post(world, (event_t){.at_us = config->faults[f].at_us, .kind = EVENT_FAULT, .index = f});
@@ -957,7 +972,7 @@ void qr_world_destroy(qr_world_t **self)
     qr_world_t *world = *self;
     if (!world) return;
     *self = NULL;
-    for (uint32_t n = 0; world->nodes && n < world->config.node_count; n++)
+    for (uint32_t n = 0; world->nodes && n < world->node_count; n++)
         for (uint32_t i = 0; i < world->nodes[n].cell_count; i++) cell_done(&world->nodes[n].cells[i]);
     for (uint64_t i = 0; i < world->heap_count; i++)
         if (world->heap[i].letter) letter_drop(world->heap[i].letter);
@@ -966,6 +981,7 @@ void qr_world_destroy(qr_world_t **self)
     free(world->heap);
     free(world->nodes);
     free(world->links);
+    free(world->link_at);
     free(world->messages);
     free(world->outbox_bytes);
     free(world->wire);
@@ -996,7 +1012,7 @@ void qr_world_tell(const qr_world_t *world, FILE *out)
         if (qr_codec_decode(letter->data, letter->bytes, &arena, &message) == 0)
             print_line(out, world->history_us[i % QR_SIM_HISTORY], &message);
     }
-    for (uint32_t n = 0; n < world->config.node_count; n++)
+    for (uint32_t n = 0; n < world->node_count; n++)
         for (uint32_t i = 0; i < world->nodes[n].cell_count; i++) {
             const cell_t *cell = &world->nodes[n].cells[i];
             if (!cell->actor->print) continue;

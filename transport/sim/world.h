@@ -18,7 +18,7 @@
 
 #include <stdio.h>
 
-enum { QR_SIM_FINDING_BYTES = 512, QR_SIM_HISTORY = 512, QR_SIM_CELLS_MAX = 32, QR_SIM_FAULTS_MAX = 256 };
+enum { QR_SIM_FINDING_BYTES = 512, QR_SIM_HISTORY = 512, QR_SIM_CELLS_MAX = 32, QR_SIM_FAULTS_MAX = 256, QR_SIM_STOP_EVENTS = 16 };
 
 /* What goes wrong. `node` and `other` are indexes of nodes (0 .. node_count - 1). */
 enum qr_sim_fault_kind {
@@ -50,8 +50,8 @@ typedef struct qr_sim_node_plan {
 
 typedef struct qr_sim_config {
     uint64_t seed;
-    uint32_t node_count;
-    const qr_sim_node_plan_t *nodes; /* [node_count]; every edge is linked with every device node */
+    uint32_t node_count, mesh_count; /* nodes of one mesh, meshes (0 counts as 1): node n is of mesh n / node_count */
+    const qr_sim_node_plan_t *nodes; /* [node_count], the same for every mesh; in a mesh every edge is linked with every device node */
     const qr_given_t *given;         /* of every node; its opaque pointers are the fakes' business */
     uint64_t link_us, local_us;      /* most delay of a message between nodes, inside one */
     uint32_t check_every;            /* W5; 0: never */
@@ -70,7 +70,8 @@ typedef struct qr_world qr_world_t;
 
 /* Boots every node at time 0. NULL: not enough memory. */
 qr_world_t *qr_world_new(const qr_sim_config_t *config);
-/* Runs events until until_us or a finding or `stop` (asked after every event; may be NULL) says so. true: no finding. */
+/* Runs events until until_us or a finding or `stop` (asked after every QR_SIM_STOP_EVENTS events; may be NULL) says so. true: no finding.
+ */
 bool qr_world_run(qr_world_t *world, uint64_t until_us, bool (*stop)(void *context), void *context);
 /* Nothing goes wrong any more: cuts end, dead nodes begin anew; a pause that began ends in its time. */
 void qr_world_heal(qr_world_t *world);
