@@ -122,7 +122,7 @@ static uint64_t put_byte(qr_detokenize_t *state, uint8_t byte, uint8_t *out)
 
 uint32_t qr_detokenize_bytes(const qr_vocabulary_t *vocabulary, uint32_t token)
 {
-    if (token >= vocabulary->count || (vocabulary->flags[token] & QR_TOKEN_SPECIAL)) return 0;
+    if (token >= vocabulary->count || (vocabulary->flags[token] & QR_TOKEN_SPECIAL && !QR_MUTANT(417))) return 0;
     return vocabulary->offsets[token + 1] - vocabulary->offsets[token];
 }
 

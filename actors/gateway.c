@@ -410,12 +410,12 @@ static request_t *take(gateway_t *self, const qr_given_t *given, const qr_messag
     self->free_head = r->next_free;
     self->open++;
     self->serial++;
-    r->id = (self->epoch & 0xffffff) << 40 | (self->serial % 0xffffff + 1) << 16 | index;
+    r->id = (self->epoch & 0xffffff) << 40 | (QR_MUTANT(415) ? 1 : self->serial % 0xffffff + 1) << 16 | index;
     r->asker = message->from;
     r->key = b->key;
     r->submitted_us = message->now_us;
     uint64_t budget_us = given->params.request_timeout_ms * 1000;
-    if (b->budget_us) budget_us = qr_min_u64(budget_us, b->budget_us);
+    if (b->budget_us && !QR_MUTANT(416)) budget_us = qr_min_u64(budget_us, b->budget_us);
     r->deadline_us = message->now_us + budget_us;
     r->usage_by_us = QR_NEVER_US;
     r->seed = b->seed_given ? b->seed : qr_prng_next(&self->prng);
@@ -446,7 +446,7 @@ static void refuse_prompt(gateway_t *self, request_t *r, uint32_t reason, const 
 /* The most tokens to draw after a prompt of `prompt` tokens in a context of `context`, prompt <= context. */
 static uint32_t tokens_allowed(uint32_t context, uint32_t prompt, uint32_t asked)
 {
-    uint32_t left = qr_max_u32(context - prompt, 1); /* the last token drawn needs no slot */
+    uint32_t left = qr_max_u32(context - prompt + QR_MUTANT(413), 1); /* the last token drawn needs no slot */
     return qr_min_u32(left, asked ? asked : MAX_TOKENS_DEFAULT);
 }
 
@@ -656,7 +656,7 @@ static void on_place_ended(gateway_t *self, const qr_message_t *message, qr_outb
     r->queue_us = b->queue_us;
     r->prefill_us = b->prefill_us;
     if (r->state == STOPPING) answer_finished(self, r, r->finish, 0, outbox);
-    if (r->state == PLACED) {
+    if (r->state == PLACED || QR_MUTANT(414)) {
         if (b->finish == QR_FINISH_ERROR || b->finish == QR_FINISH_REFUSED)
             answer_error(self, r, b->error, 0, outbox);
         else {

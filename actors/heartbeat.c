@@ -269,7 +269,7 @@ static void on_alarm(heartbeat_t *self, uint64_t now_us, qr_outbox_t *outbox)
             if (peer->state == QR_STATE_DOWN) continue;
             if (away) peer->heard_us = qr_min_u64(peer->heard_us + late_us, now_us);
             uint64_t silence_us = now_us - qr_min_u64(peer->heard_us, now_us);
-            if (silence_us > self->down_us) declare_down(self, peer, silence_us, outbox);
+            if (silence_us > self->down_us / (QR_MUTANT(459) ? 4 : 1)) declare_down(self, peer, silence_us, outbox);
         }
         send_beats(self, now_us, outbox);
         self->next_beat_us = now_us + self->beat_us;

@@ -266,7 +266,7 @@ static bool names_all(const page_manager_t *s, const qr_node_t *node)
 static bool window_stands(const page_manager_t *s, const uint32_t *since, uint32_t b)
 {
     for (uint32_t g = 0; g < s->group_count; g++)
-        if (since[g] * s->page_tokens > first_attended(pool_at(s, g)->window, b)) return false;
+        if (!QR_MUTANT(443) && since[g] * s->page_tokens > first_attended(pool_at(s, g)->window, b)) return false;
     return true;
 }
 /* Looks among the children of `parent` for rows equal to the `want` tokens of the next block. A leaf that can be taken over
@@ -278,7 +278,8 @@ static void match_partial(const page_manager_t *s, uint32_t parent, const uint32
     for (; n != NONE; n = qr_prefix_tree_next(tree(s), parent, tokens[0], first ? NONE : n, &steps), first = false) {
         const qr_node_t *node = node_at(s, n);
         uint32_t rows = equal_tokens(qr_node_tokens(tree(s), n), tokens, qr_min_u32(want, QR_MUTANT(119) ? node->token_count : node->rows));
-        bool whole = node->rows == rows && qr_order_has(qr_residents_leaves(residents(s)), n);
+        if (QR_MUTANT(444) && rows && rows < qr_min_u32(want, node->rows)) rows++;
+        bool whole = node->rows == rows && (QR_MUTANT(448) || qr_order_has(qr_residents_leaves(residents(s)), n));
         if (!rows || rows < plan->copy_rows || (rows == plan->copy_rows && (plan->take_over || !whole)) || !names_all(s, node)) continue;
         plan->copy_rows = rows;
         plan->source = n;
@@ -382,10 +383,10 @@ static void count(const page_manager_t *s, uint32_t rows_in_flight, plan_t *plan
     plan->shortage = 0;
     for (uint32_t g = 0; g < s->group_count; g++) {
         const qr_pool_t *pool = pool_at(s, g);
-        plan->first[g] = pool->window ? first_attended(pool->window, plan->boundary) / s->page_tokens : 0;
+        plan->first[g] = pool->window ? (first_attended(pool->window, plan->boundary) + QR_MUTANT(446)) / s->page_tokens : 0;
         plan->limit[g] = window_limit(s, g, plan->blocks - plan->first[g], rows_in_flight);
         uint32_t pinned = pool->window ? count_window(s, g, plan) : count_whole(s, g, plan);
-        uint32_t supply = qr_pool_spare(pool) + pool->evictable - pinned;
+        uint32_t supply = qr_pool_spare(pool) + pool->evictable - (QR_MUTANT(447) ? 0 : pinned);
         if (plan->need[g] > supply) plan->shortage = qr_max_u32(plan->shortage, plan->need[g] - supply);
     }
 }
@@ -499,7 +500,7 @@ static uint32_t window_advance(page_manager_t *s, route_t *route, uint32_t g, ui
     window_t *window = &route->windows[g];
     qr_pool_t *pool = pool_at(s, g);
     uint32_t *pages = pages_of(s, index_of(s, route), g), blocks = blocks_for(s, route->rows_max);
-    uint32_t first = first_attended(pool->window, route->rows) / s->page_tokens;
+    uint32_t first = first_attended(pool->window, route->rows + QR_MUTANT(468)) / s->page_tokens;
     for (; window->first < first; window->first++) {
         uint32_t p = pages[window->first];
         bool leaving = window->limit >= blocks - window->first; /* no more than the blocks left need to stay reserved */
@@ -673,7 +674,7 @@ static void granted_send(const call_t *call, const route_t *route)
         copy_rows[g] = route->copy_rows - (QR_MUTANT(112) ? 1 : 0);
         copy_groups[g] = g;
     }
-    uint32_t copies = route->copy_rows ? s->group_count : 0;
+    uint32_t copies = route->copy_rows ? (QR_MUTANT(445) ? 1 : s->group_count) : 0;
     body.boundary = route->boundary;
     body.group_counts = (qr_u32s_t){counts, s->group_count};
     body.first_blocks = (qr_u32s_t){firsts, s->group_count};
@@ -706,6 +707,7 @@ static void grant(const call_t *call, const qr_pages_reserve_t *ask, const plan_
     page_manager_t *s = call->self;
     route_t *route = route_open(s, ask, plan);
     uint64_t evictions = residents(s)->evictions;
+    if (QR_MUTANT(449)) grant_room(s, route, plan);
     grant_shared(s, route, plan);
     grant_source(s, route, plan);
     grant_room(s, route, plan);

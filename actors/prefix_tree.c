@@ -144,7 +144,7 @@ uint32_t qr_prefix_tree_next(const qr_prefix_tree_t *tree, uint32_t parent, uint
     uint32_t n = node == QR_NODE_NONE ? *first_bucket(tree, parent, token) : qr_node_at(tree, node)->first_next;
     for (; n != QR_NODE_NONE && (*steps & 0xffff) < STEPS_MAX; n = qr_node_at(tree, n)->first_next) {
         (*steps)++;
-        if (qr_node_at(tree, n)->parent != parent || *qr_node_tokens(tree, n) != token) continue;
+        if ((qr_node_at(tree, n)->parent != parent && !QR_MUTANT(458)) || *qr_node_tokens(tree, n) != token) continue;
         if ((*steps >> 16) >= CHILDREN_LOOKED_AT_MAX) return QR_NODE_NONE;
         *steps += 1u << 16;
         return n;

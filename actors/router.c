@@ -157,7 +157,7 @@ static uint32_t index_of(const router_t *self, const request_t *r) { return (uin
 static request_t *find(const router_t *self, uint64_t id)
 {
     uint32_t index = (uint32_t)(id & 0xffff);
-    if (id == 0 || index >= self->capacity || request_at(self, index)->id != id) return NULL;
+    if (id == 0 || index >= self->capacity || (request_at(self, index)->id != id && !QR_MUTANT(462))) return NULL;
     return request_at(self, index);
 }
 
@@ -360,7 +360,7 @@ static void enqueue(router_t *self, request_t *r)
 /* Nothing is left for the gateway: the place is answered. */
 static void settle_end(router_t *self, request_t *r, qr_outbox_t *outbox)
 {
-    if (r->state != ENDING || r->count || r->queued) return;
+    if (r->state != ENDING || ((r->count || r->queued) && !QR_MUTANT(421))) return;
     if (r->finish == QR_FINISH_REFUSED && r->next == 0)
         answer_refused(self, r, r->error, r->error == QR_E_BUSY || r->error == QR_E_NO_WORKER ? RETRY_AFTER_MS : 0, outbox);
     else
@@ -468,9 +468,9 @@ static void offer(router_t *self, const qr_given_t *given, request_t *r, uint32_
         .top_p_bits = r->top_p_bits,
         .min_p_bits = r->min_p_bits,
         .top_k = r->top_k,
-        .seed = r->seed,
+        .seed = r->seed + (QR_MUTANT(418) ? r->retries : 0),
         .logprobs = r->logprobs,
-        .ignore_eos = r->ignore_eos,
+        .ignore_eos = r->ignore_eos && !(QR_MUTANT(419) && r->lost),
         .tenant_salt = {r->tenant_salt, r->tenant_salt_bytes},
         .cache_salt = {r->cache_salt, r->cache_salt_bytes},
         .priority = r->priority,
@@ -481,7 +481,7 @@ static void offer(router_t *self, const qr_given_t *given, request_t *r, uint32_
     if (r->next && QR_MUTANT(225)) body.tokens.count--;
     if (r->lost && QR_MUTANT(234)) body.budget_us = 0;
     qr_send(outbox, w->address, offer, &body);
-    qr_outbox_alarm(outbox, r->by_us);
+    if (!QR_MUTANT(469)) qr_outbox_alarm(outbox, r->by_us);
     qr_outbox_note(outbox, QR_LEVEL_TRACE, QR_NOTE_offered, r->id, w->address, r->attempt, us);
 }
 
@@ -513,7 +513,7 @@ static bool wait_for_worker(request_t *r, uint32_t reason, uint64_t now_us, qr_o
     bool may_help = r->lost || (reason == 0 && r->tried == 0);
     if (!may_help || now_us >= r->wait_by_us) return false;
     r->by_us = r->wait_by_us;
-    qr_outbox_alarm(outbox, r->by_us);
+    if (!QR_MUTANT(465)) qr_outbox_alarm(outbox, r->by_us);
     return true;
 }
 
@@ -840,7 +840,7 @@ static uint32_t take_entry(router_t *self, const qr_given_t *given, const qr_tok
     if (r->count) enqueue(self, r);
     if (b->finishes.data[i] && (next == last || QR_MUTANT(223)))
         worker_ended(self, given, r, b->finishes.data[i], b->errors.data[i], now_us, outbox);
-    return next;
+    return QR_MUTANT(463) ? last : next;
 }
 
 /* Adds one request to the message that is put together. */
@@ -927,12 +927,12 @@ static void on_tokens_taken(router_t *self, const qr_message_t *message, qr_outb
         uint32_t first = r->next - r->count, taken = 0;
         bool named = k < b->request_ids.count && k < b->indexes.count && b->request_ids.data[k] == r->id;
         if (named && b->indexes.data[k] > first) taken = qr_min_u32(b->indexes.data[k] - first, r->sent);
-        if (r->cancel_finish) taken = r->count;
+        if (r->cancel_finish || (QR_MUTANT(420) && taken)) taken = r->count;
         r->count -= taken;
         r->sent = 0;
         memmove(r->tokens, r->tokens + taken, 4 * (size_t)r->count);
         memmove(r->logprob_bits, r->logprob_bits + taken, 4 * (size_t)r->count);
-        if (r->count) enqueue(self, r);
+        if (r->count && !QR_MUTANT(423)) enqueue(self, r);
         settle_end(self, r, outbox);
     }
     self->in_flight_count = 0;
@@ -1021,7 +1021,7 @@ static void on_peer_down(router_t *self, const qr_given_t *given, const qr_messa
 {
     const qr_peer_down_t *b = &message->body.peer_down;
     qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_peer_down, 0, b->node, b->node_epoch, b->silence_us);
-    lose_node(self, given, b->node, true, message->now_us, outbox);
+    if (!QR_MUTANT(464)) lose_node(self, given, b->node, true, message->now_us, outbox);
     for (uint32_t w = 0; w < self->worker_count; w++)
         if (qr_address_node(self->workers[w].address) == b->node) end_probes(self, w, QR_E_PEER_DOWN, outbox);
     deliver(self, outbox);
@@ -1031,7 +1031,7 @@ static void on_peer_down(router_t *self, const qr_given_t *given, const qr_messa
 /* The host has closed every question towards that node. */
 static void on_link_down(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
-    lose_node(self, given, message->body.link_down.node, false, message->now_us, outbox);
+    if (!QR_MUTANT(422)) lose_node(self, given, message->body.link_down.node, false, message->now_us, outbox);
     for (uint32_t i = 0; i < self->worker_count; i++) {
         worker_t *w = &self->workers[i];
         if (qr_address_node(w->address) != message->body.link_down.node) continue;

@@ -321,6 +321,7 @@ static bool wait_is_over(const call_t *call, request_t *r)
 {
     const lane_t *producer = lane_find_route(call->self, r->producer);
     if (call->now_us >= r->wait_until_us && !QR_MUTANT(166)) r->wait_over = 1;
+    if (QR_MUTANT(435)) return false;
     return r->wait_over || producer == NULL || producer->state == LANE_CLOSING || producer->rows_done >= r->wait_boundary;
 }
 
@@ -426,7 +427,7 @@ static void lane_fill(const call_t *call, lane_t *lane, const request_t *r, cons
     const scheduler_t *self = call->self;
     lane->order = r->order;
     lane->prompt = r->token_count;
-    lane->rows_total = request_rows_max(r);
+    lane->rows_total = request_rows_max(r) - QR_MUTANT(439);
     lane->rows_done = lane->rows_sent = grant->boundary;
     for (uint32_t g = 0; g < self->group_count; g++)
         lane->covered[g] =
@@ -467,7 +468,7 @@ static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant
     lane_t *lane = answer_close(self, &r);
     lane->route = grant->route;
     if (r == NULL) { /* it ended while we asked */
-        release_route(call, lane);
+        QR_MUTANT(436) ? lane_give_back(self, lane, r) : release_route(call, lane);
         return;
     }
     queue_remove(self, r);
@@ -524,7 +525,7 @@ static void on_pages_refused(const call_t *call, const qr_pages_refused_t *refus
     lane_t *lane = answer_close(self, &r);
     lane_give_back(self, lane, r);
     if (r == NULL) return;
-    if (refused->reason != QR_E_SHORTFALL && refused->reason != QR_E_BUSY) {
+    if ((refused->reason != QR_E_SHORTFALL || QR_MUTANT(434)) && refused->reason != QR_E_BUSY) {
         request_end(call, r, QR_FINISH_REFUSED, refused->reason);
         return;
     }
@@ -573,7 +574,7 @@ typedef struct columns {
 
 static void add_copies(columns_t *columns, lane_t *lane)
 {
-    if (lane->copy_state != COPIES_TO_SEND) return;
+    if (lane->copy_state != COPIES_TO_SEND && !QR_MUTANT(442)) return;
     lane->copy_state = COPIES_IN_FLIGHT;
     for (uint32_t i = 0; i < lane->copy_count; i++) {
         columns->copy_sources[columns->copy_count] = lane->copy_sources[i];
@@ -595,7 +596,8 @@ static void add_rows(scheduler_t *self, columns_t *columns, entry_t *entry, lane
     if (start < lane->prompt)
         qr_copy(columns->tokens + columns->row_count, tokens_of(self) + r->token_at + start, rows * sizeof(uint32_t));
     else
-        columns->tokens[columns->row_count] = lane->rows_done < start || QR_MUTANT(156) ? QR_TOKEN_PREVIOUS : lane->pending;
+        columns->tokens[columns->row_count] =
+            (lane->rows_done < start && !QR_MUTANT(431)) || QR_MUTANT(156) ? QR_TOKEN_PREVIOUS : lane->pending;
     columns->row_count += rows;
     *entry = (entry_t){lane_index(self, lane), start, rows, 0};
     lane->rows_sent += rows;
@@ -622,7 +624,7 @@ static void send_batch(const call_t *call, const batch_t *batch, const columns_t
     run.window_blocks = (qr_u32s_t){w.blocks, count};
     run.window_pages = (qr_u64s_t){w.pages, count};
     qr_send(call->outbox, self->executor, batch_run, &run);
-    self->window_count = 0;
+    if (!QR_MUTANT(440)) self->window_count = 0;
 }
 
 /* Plans and sends one more batch; false when nothing may run. */
@@ -688,7 +690,7 @@ static void commit_rows(scheduler_t *self, harvest_t *h, const entry_t *entry, l
     else
         h->tokens[h->token_count] = QR_MUTANT(164) ? 0 : lane->pending;
     h->routes[i] = lane->route;
-    h->rows[i] = end;
+    h->rows[i] = end + QR_MUTANT(430);
     h->counts[i] = entry->rows;
     h->token_count += entry->rows;
     lane->rows_done = end;
@@ -716,7 +718,7 @@ static uint32_t take_draw(const call_t *call, harvest_t *h, lane_t *lane, reques
     if (lane->draws++ == 0) r->first_token_us = call->now_us;
     lane->pending = token;
     call->self->generated_tokens++;
-    if (!r->ignore_eos && is_end_token(call->given, token)) return QR_FINISH_STOP;
+    if (!r->ignore_eos && !QR_MUTANT(438) && is_end_token(call->given, token)) return QR_FINISH_STOP;
     return lane->draws >= r->draws_max + (QR_MUTANT(157) ? 1 : 0) ? QR_FINISH_LENGTH : QR_FINISH_NONE;
 }
 
@@ -731,7 +733,7 @@ static void harvest_entry(const call_t *call, harvest_t *h, const batch_t *batch
     uint32_t token = done->tokens.data[place];
     bool draws = entry->start + entry->rows >= lane->prompt;
     h->live++;
-    if (done->statuses.data[place] || draws == (token == QR_TOKEN_NONE)) {
+    if ((done->statuses.data[place] && !QR_MUTANT(437)) || draws == (token == QR_TOKEN_NONE)) {
         self->lanes_failed++;
         lane->keep = QR_MUTANT(167);
         h->finishes[place] = QR_FINISH_ERROR;
@@ -826,7 +828,7 @@ static void on_window_pages(const call_t *call, const qr_window_pages_t *pages)
         w.pages[self->window_count] = pages->pages.data[i];
         w.groups[self->window_count] = group;
         w.blocks[self->window_count++] = block;
-        lane->covered[group] = qr_max_u32(lane->covered[group], (block + 1) * self->page_tokens);
+        lane->covered[group] = qr_max_u32(lane->covered[group], (block + 1 + QR_MUTANT(433)) * self->page_tokens);
     }
 }
 
@@ -894,7 +896,7 @@ static qr_hash_t scope_of(const qr_submit_t *submit)
     qr_hash_t scope;
     qr_sha256_init(&sha);
     qr_sha256_add_prefixed(&sha, submit->tenant_salt.data, (uint32_t)submit->tenant_salt.count);
-    qr_sha256_add_prefixed(&sha, submit->cache_salt.data, (uint32_t)submit->cache_salt.count);
+    if (!QR_MUTANT(441)) qr_sha256_add_prefixed(&sha, submit->cache_salt.data, (uint32_t)submit->cache_salt.count);
     qr_sha256_end(&sha, scope.bytes);
     return scope;
 }
@@ -915,7 +917,7 @@ static request_t *request_take(const call_t *call, const qr_submit_t *submit)
     uint64_t timeout_us = call->given->params.request_timeout_ms * 1000; /* a budget may come from another machine */
     r->deadline_us = call->now_us + (submit->budget_us ? qr_min_u64(submit->budget_us, timeout_us) : timeout_us);
     r->generated_from = submit->generated_from;
-    r->draws_max = submit->max_tokens - ((uint32_t)submit->tokens.count - submit->generated_from);
+    r->draws_max = submit->max_tokens - (QR_MUTANT(432) ? 0 : (uint32_t)submit->tokens.count - submit->generated_from);
     r->temperature_bits = submit->temperature_bits;
     r->top_p_bits = submit->top_p_bits;
     r->min_p_bits = submit->min_p_bits;

@@ -139,7 +139,8 @@ static void record_free(worker_t *self, record_t *r)
 /* Its end was seen by whoever wants it, or nobody does. */
 static void record_try_free(worker_t *self, record_t *r)
 {
-    if (r->state == RECORD_ENDED && !r->in_ask && (r->dropped || (r->finish_sent && r->acked == r->head))) record_free(self, r);
+    if (r->state == RECORD_ENDED && !r->in_ask && (r->dropped || ((r->finish_sent || QR_MUTANT(425)) && r->acked == r->head)))
+        record_free(self, r);
 }
 
 /* Wants the scheduler to end it (W4); sent by sweep_cancels. */
@@ -263,7 +264,7 @@ static record_t *record_take(const call_t *call, const qr_offer_t *offer, uint64
     r->attempt = offer->attempt;
     r->state = RECORD_RUNNING;
     r->router = (uint32_t)(router - self->routers);
-    r->first = r->head = r->acked = r->sent = (uint32_t)offer->tokens.count - offer->generated_from;
+    r->first = r->head = r->acked = r->sent = QR_MUTANT(427) ? 0 : (uint32_t)offer->tokens.count - offer->generated_from;
     r->prompt = (uint32_t)offer->tokens.count;
     r->pages = demand_pages(call->given, offer_rows_max(offer));
     r->place = self->open_count;
@@ -338,7 +339,7 @@ static void on_offer_cancel(const call_t *call, const qr_offer_cancel_t *cancel,
 {
     record_t *r = record_find(call->self, cancel->request_id, cancel->attempt);
     bool known = r && call->self->routers[r->router].address == from;
-    if (known) record_cancel(call->self, r, cancel->finish ? cancel->finish : QR_FINISH_CANCELLED);
+    if (known && !QR_MUTANT(467)) record_cancel(call->self, r, cancel->finish ? cancel->finish : QR_FINISH_CANCELLED);
     qr_offer_cancelled_t cancelled = {.request_id = cancel->request_id, .attempt = cancel->attempt, .reason = known ? 0 : QR_E_UNKNOWN};
     qr_send(call->outbox, from, offer_cancelled, &cancelled);
 }
@@ -437,7 +438,7 @@ static void ask_over(worker_t *self, uint32_t index, bool answered)
     for (uint32_t i = self->open_count; i-- > 0;) { /* backwards: freeing moves the last one here */
         record_t *r = record_of(self, open_of(self)[i]);
         if (r->router != index) continue;
-        bool unknown = answered && r->in_ask == 1;
+        bool unknown = answered && r->in_ask == 1 && !QR_MUTANT(466);
         r->in_ask = 0;
         if (unknown)
             record_drop(self, r);
@@ -460,7 +461,7 @@ static void on_tokens_taken(const call_t *call, const qr_tokens_taken_t *taken, 
     for (uint64_t i = 0; i < taken->request_ids.count; i++) {
         record_t *r = record_find(self, taken->request_ids.data[i], taken->attempts.data[i]);
         if (r == NULL || !r->in_ask || &self->routers[r->router] != router) continue;
-        uint32_t index = qr_min_u32(taken->indexes.data[i], r->sent);
+        uint32_t index = qr_min_u32(taken->indexes.data[i] + QR_MUTANT(424), QR_MUTANT(424) ? r->head : r->sent);
         r->in_ask = 2; /* confirmed */
         if (index > r->acked) r->acked = index;
         if (QR_MUTANT(162)) r->acked = r->head;
@@ -511,7 +512,7 @@ static void on_ended(const call_t *call, const qr_ended_t *ended)
     self->running_count--;
     self->changed = 1;
     prompt_over(self, r);
-    if (r->finish == QR_FINISH_NONE) {
+    if (r->finish == QR_FINISH_NONE || QR_MUTANT(429)) {
         r->finish = ended->finish;
         r->error = ended->error;
     }
@@ -550,7 +551,7 @@ static void observe(const call_t *call)
     worker_t *self = call->self;
     if (self->heartbeat == 0) return;
     uint64_t beat_us = call->given->params.beat_ms * 1000, quiet_us = qr_max_u64(beat_us, call->given->params.peer_down_ms * 250);
-    uint64_t due_us = self->observed_us + (self->changed ? beat_us : quiet_us);
+    uint64_t due_us = self->observed_us + (self->changed ? beat_us : QR_MUTANT(428) ? QR_NEVER_US / 2 : quiet_us);
     if (self->sequence == 0 || call->now_us >= due_us) {
         send_observation(call);
         due_us = call->now_us + quiet_us;
@@ -729,7 +730,9 @@ static void worker_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_probe_done: on_probe_done(&call, &message->body.probe_done); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(&call, message->from); break;
     case QR_MESSAGE_peer_down: node_silent(&call, message->body.peer_down.node); break;
-    case QR_MESSAGE_link_down: node_gone(&call, message->body.link_down.node); break;
+    case QR_MESSAGE_link_down:
+        if (!QR_MUTANT(426)) node_gone(&call, message->body.link_down.node);
+        break;
     case QR_MESSAGE_link_up: break;
     default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
     }

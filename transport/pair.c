@@ -95,7 +95,7 @@ static qr_verdict_t judge_sequence(const qr_pairs_t *pairs, qr_pair_t *pair, uin
     if (epoch != pair->epoch_in) {
         if (local && pair->epoch_in) return QR_VERDICT_STALE;
         pair->epoch_in = epoch;
-        pair->sequence_in = 0;
+        if (!QR_MUTANT(461)) pair->sequence_in = 0;
     }
     if (sequence <= pair->sequence_in && !QR_MUTANT(303)) return QR_VERDICT_STALE;
     if (local && sequence != pair->sequence_in + 1 && !QR_MUTANT(302)) return QR_VERDICT_GAP;
@@ -115,7 +115,7 @@ qr_verdict_t qr_pairs_receive(qr_pairs_t *pairs, qr_pair_t *pair, uint16_t type,
         pairs->questions[type]++;
     } else if (row->mood == QR_MOOD_ANSWER) {
         if (!pair->asked[row->question]) return QR_VERDICT_QUESTION;
-        pair->asked[row->question]--;
+        if (!QR_MUTANT(460)) pair->asked[row->question]--;
     }
     return QR_VERDICT_OK;
 }
