@@ -87,6 +87,7 @@ if [ "$quick" != "--quick" ]; then
   step fuzz tests/fuzz/run.sh 20
   say "mutants"
   step mutants tests/mutants/run.sh
+  step simulated-mutants tests/mutants/sim.sh --quick 6
 fi
 
 say "result"

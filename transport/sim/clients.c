@@ -177,7 +177,7 @@ static void on_deltas(client_t *self, const qr_given_t *given, const qr_request_
         ask_t *ask = find(self, b->keys.data[i], "a delta");
         for (uint32_t k = 0; k < b->token_counts.data[i]; k++, at++) expect_token(given, ask, b->tokens.data[at], b->logprob_bits.data[at]);
         uint32_t bytes = b->text_lengths.data[i];
-        if (bytes > ask->text_count - ask->text_at || memcmp(ask->text + ask->text_at, b->text.data + text, bytes))
+        if (bytes > ask->text_count - ask->text_at || (bytes && memcmp(ask->text + ask->text_at, b->text.data + text, bytes)))
             qr_sim_finding("key %llx: the text is not that of the tokens", (unsigned long long)ask->key);
         ask->text_at += bytes;
         text += bytes;

@@ -116,6 +116,7 @@ struct qr_world {
     uint64_t history_us[QR_SIM_HISTORY], history_count;
     qr_sim_counts_t counts;
     cell_t *handling;
+    letter_t *in_hand; /* being delivered: a finding leaves without giving it back */
     char finding[QR_SIM_FINDING_BYTES];
     jmp_buf out;
 };
@@ -548,7 +549,9 @@ static void on_letter(qr_world_t *world, event_t event)
 {
     letter_t *letter = event.letter;
     cell_t *cell = letter->life == world->nodes[letter->node].life ? cell_find(world, letter->to) : NULL;
+    world->in_hand = letter;
     if (cell && cell->started && !cell->stopped) deliver(world, cell, letter);
+    world->in_hand = NULL;
     letter_drop(letter);
 }
 
@@ -645,7 +648,9 @@ static void on_start(qr_world_t *world, event_t event)
         .epoch = node->epoch, .seed = qr_prng_next(&world->prng), .partners = {partners, partners_of(world, cell, partners)}};
     letter_t *letter = letter_of(world, cell, QR_ROLE_mesh, QR_MESSAGE_start, &start);
     cell->started = true;
+    world->in_hand = letter;
     deliver(world, cell, letter);
+    world->in_hand = NULL;
     letter_drop(letter);
 }
 
@@ -917,6 +922,8 @@ bool qr_world_run(qr_world_t *world, uint64_t until_us, bool (*stop)(void *conte
         }
         if (!world->heap_count || world->heap[0].at_us > until_us) world->now_us = qr_max_u64(world->now_us, until_us);
     }
+    if (world->in_hand) letter_drop(world->in_hand);
+    world->in_hand = NULL;
     running = NULL;
     qr_assert_hook = NULL;
     return world->finding[0] == 0;
