@@ -271,7 +271,7 @@ static uint32_t compute(device_t *self, const qr_given_t *given, const batch_t *
     lane_t *lane = &self->lanes[index];
     for (uint32_t r = 0; r < b->counts[i]; r++) {
         uint32_t position = b->starts[i] + r, token = tokens[r] == QR_TOKEN_PREVIOUS ? lane->last_token : tokens[r];
-        if (token == QR_TOKEN_NONE) status = QR_E_PROTOCOL; /* what came before it failed */
+        if (token == QR_TOKEN_NONE) status = QR_E_INVALID; /* what came before it failed */
         for (uint32_t g = 0; g < given->layout.group_count; g++) {
             uint32_t block = position / given->layout.page_tokens,
                      page = block < self->blocks_max ? table_of(self, given, index, g)[block] : NO_PAGE;
@@ -322,6 +322,14 @@ static void finish(device_t *self, const qr_given_t *given, qr_outbox_t *outbox)
     self->queued--;
 }
 
+/* What still computes is given up, as the real one does. */
+static void on_stop(device_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    for (; self->queued; self->queued--, self->queue[0] = self->queue[1])
+        qr_send(outbox, self->scheduler, batch_failed, &(qr_batch_failed_t){.batch = self->queue[0].id, .reason = QR_E_DRAINING});
+    qr_send(outbox, message->from, stopped, &(qr_stopped_t){0});
+}
+
 /* ---- the actor ----------------------------------------------------------------------------------------------------------------------- */
 
 static void device_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -329,7 +337,7 @@ static void device_handle(void *block, const qr_given_t *given, const qr_message
     device_t *self = block;
     switch (message->type) {
     case QR_MESSAGE_start: qr_send(outbox, message->from, ready, &(qr_ready_t){0}); break;
-    case QR_MESSAGE_stop: qr_send(outbox, message->from, stopped, &(qr_stopped_t){0}); break;
+    case QR_MESSAGE_stop: on_stop(self, message, outbox); break;
     case QR_MESSAGE_lane_open: on_lane_open(self, given, &message->body.lane_open, outbox); break;
     case QR_MESSAGE_lane_close: on_lane_close(self, given, message->body.lane_close.lane, outbox); break;
     case QR_MESSAGE_batch_run: on_batch_run(self, given, message, outbox); break;

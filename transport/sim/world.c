@@ -129,7 +129,7 @@ const char *qr_sim_fault_name(uint32_t kind) { return kind < QR_FAULT_KINDS ? fa
 
 uint64_t qr_sim_address(uint32_t node, uint32_t device, uint8_t role) { return qr_address(node + 1, (uint8_t)device, role, 0); }
 qr_world_t *qr_sim_world(void) { return running; }
-uint64_t qr_sim_draw(uint64_t bound) { return qr_prng_below(&running->prng, bound); }
+uint64_t qr_sim_draw(uint64_t bound) { return running ? qr_prng_below(&running->prng, bound) : 0; }
 
 /* ---- findings ------------------------------------------------------------------------------------------------------------------ */
 
@@ -138,6 +138,10 @@ void qr_sim_finding(const char *format, ...)
     qr_world_t *world = running;
     va_list list;
     va_start(list, format);
+    if (!world) {
+        (void)vfprintf(stderr, format, list);
+        abort();
+    }
     (void)vsnprintf(world->finding, sizeof world->finding, format, list);
     va_end(list);
     longjmp(world->out, 1);
@@ -808,6 +812,7 @@ static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
 
 uint32_t qr_world_fault(const qr_world_t *world, uint32_t node, uint32_t kind)
 {
+    if (!world) return 0;
     const node_t *n = &world->nodes[node];
     return n->fault_until_us[kind] > world->now_us ? n->fault_amount[kind] : 0;
 }

@@ -86,15 +86,15 @@ void qr_world_tell(const qr_world_t *world, FILE *out);
 /* State of an actor, NULL if its node is dead or has none. */
 void *qr_world_state(const qr_world_t *world, uint64_t address);
 bool qr_world_alive(const qr_world_t *world, uint32_t node);
-/* Whether the fault of a kind holds at a node now; its amount or 0. For fake devices. */
+/* Whether the fault of a kind holds at a node now; its amount or 0 (also without a world). For fake devices. */
 uint32_t qr_world_fault(const qr_world_t *world, uint32_t node, uint32_t kind);
 /* How often the process of a node was killed so far. */
 uint32_t qr_world_kills(const qr_world_t *world, uint32_t node);
 void qr_world_destroy(qr_world_t **world);
 
-/* Ends the current run with a finding; only from inside one. Fakes and checkers call it. */
+/* Ends the current run with a finding; outside of one, the process. Fakes and checkers call it. */
 _Noreturn void qr_sim_finding(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* A number below bound (> 0) of the running world's generator, for fakes. */
+/* A number below bound (> 0) of the running world's generator, for fakes; 0 outside a run. */
 uint64_t qr_sim_draw(uint64_t bound);
 /* The running world; NULL outside a run. */
 qr_world_t *qr_sim_world(void);
