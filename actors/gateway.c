@@ -308,7 +308,7 @@ static void refuse_with(gateway_t *self, uint64_t asker, uint64_t key, uint32_t 
 /* Ends an unanswered request with an error: finished if something was shown, refused otherwise. */
 static void answer_error(gateway_t *self, request_t *r, uint32_t error, uint32_t retry_after_ms, qr_outbox_t *outbox)
 {
-    if (r->taken) {
+    if (r->taken && !QR_MUTANT(429)) {
         flush_text(self, r, outbox);
         answer_finished(self, r, QR_FINISH_ERROR, error, outbox);
         return;

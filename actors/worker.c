@@ -512,7 +512,7 @@ static void on_ended(const call_t *call, const qr_ended_t *ended)
     self->running_count--;
     self->changed = 1;
     prompt_over(self, r);
-    if (r->finish == QR_FINISH_NONE || QR_MUTANT(429)) {
+    if (r->finish == QR_FINISH_NONE) {
         r->finish = ended->finish;
         r->error = ended->error;
     }
