@@ -61,6 +61,7 @@ while IFS='|' read -r number wanted what; do
     [ "$wanted" = caught ] || echo "       was alive until now: make it a MUTANT row"
   elif [ "$wanted" = alive ]; then
     known=$((known + 1))
+    finding="would need: $(sed -nE "s/^ALIVE\\($number, *\".*\", *\"(.*)\"\\)$/\\1/p" "$def")"
     printf '%s %s: alive, as known\n' "$number" "$what"
   else
     alive=$((alive + 1))
