@@ -561,7 +561,7 @@ static void on_rows_committed(const call_t *call)
     if (total != body->tokens.count) goto broken;
     for (uint64_t i = 0; i < body->routes.count; i++) {
         uint32_t rows = body->rows.data[i], given = body->token_counts.data[i];
-        const uint32_t *tokens = body->tokens.data + offset;
+        const uint32_t *tokens = given ? body->tokens.data + offset : NULL;
         offset += given;
         route_t *route = route_find(s, body->routes.data[i]);
         if (!route) {
