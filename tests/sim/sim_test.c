@@ -99,6 +99,7 @@ static void expect_finding(const qr_actor_class_t *doctored, uint32_t kind, cons
     qr_sim_result_t result;
     qr_sim_plan_draw(&plan, 3, QR_PROFILE_CALM, 3);
     plan.workload.cancel_one_in = plan.workload.budget_one_in = 0;
+    plan.workload.answer_most = plan.workload.requests = 40;
     assert_true(qr_sim_plan_run(&plan, &result, NULL, NULL));
     plan.doctored = doctored;
     disease = kind;

@@ -20,6 +20,11 @@ enum {
 };
 enum { TEMPERATURE_BITS = 0x3f400000, ONE_BITS = 0x3f800000 };
 enum phase { BUSY, LAST, DROPPING, DONE };
+enum {
+#define METRIC(name, number, kind, help) METRIC_##name = (number),
+#include "messages/metric.def"
+    METRIC_WORKER_REQUESTS_OPEN = METRIC_worker_requests_open
+};
 
 typedef struct ask {
     uint64_t key, seed, due_us; /* due_us: when the client leaves; QR_NEVER_US = it stays */
@@ -40,9 +45,9 @@ typedef struct client {
     uint64_t address, gateway, next_us, key, last_by_us, drop_us;
     qr_prng_t prng;
     qr_sim_answers_t answers;
-    uint64_t page_managers[QR_PARTNERS_MAX];
-    uint32_t dropped[QR_PARTNERS_MAX];
-    uint32_t page_manager_count, open, submitted, last_asked, last_answered, phase, started;
+    uint64_t page_managers[QR_PARTNERS_MAX], workers[QR_PARTNERS_MAX];
+    uint32_t dropped[QR_PARTNERS_MAX], emptied[QR_PARTNERS_MAX]; /* 0 not asked, 1 asked, 2 as it should be */
+    uint32_t worker_count, page_manager_count, open, submitted, last_asked, last_answered, phase, started;
     talk_t talks[TALKS];
     ask_t asks[ASKS];
 } client_t;
@@ -188,8 +193,9 @@ static void on_deltas(client_t *self, const qr_given_t *given, const qr_request_
 static bool explained(const qr_given_t *given, const ask_t *ask, uint32_t reason)
 {
     const qr_sim_workload_t *w = work_of(given);
-    uint32_t nodes =
-        w->fail_over ? 0 : 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK | 1u << QR_FAULT_LEAVE;
+    uint32_t nodes = w->fail_over ? 0
+                                  : 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK |
+                                        1u << QR_FAULT_LEAVE | 1u << QR_FAULT_STUCK;
     if (w->fail_over && ask->count > ask->prompt && reason != QR_E_DEADLINE) return false; /* what began goes on elsewhere */
     switch (reason) {
     case QR_E_BUSY:
@@ -305,15 +311,39 @@ static void on_cache_dropped(client_t *self, const qr_message_t *message)
         if (self->page_managers[i] == message->from) self->dropped[i] = b->pages_held == 0 && b->pages_free == b->pages_pool ? 2 : 0;
 }
 
+static void on_metrics(client_t *self, const qr_message_t *message)
+{
+    const qr_metrics_t *b = &message->body.metrics;
+    uint64_t open = 0;
+    for (uint64_t i = 0; i < b->ids.count; i++) open += b->ids.data[i] == METRIC_WORKER_REQUESTS_OPEN ? b->values.data[i] : 0;
+    for (uint32_t i = 0; i < self->worker_count; i++)
+        if (self->workers[i] == message->from) self->emptied[i] = open ? 0 : 2;
+}
+
+/* Asks every worker until none holds a request any more. true: none does. */
+static bool ask_workers(client_t *self, qr_outbox_t *outbox)
+{
+    uint32_t empty = 0;
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        empty += self->emptied[i] == 2;
+        if (self->emptied[i]) continue;
+        self->emptied[i] = 1;
+        qr_send(outbox, self->workers[i], metrics_read, &(qr_metrics_read_t){.version = 1});
+    }
+    return empty == self->worker_count;
+}
+
 /* Drops every cache until all pools are full; whoever is not by the deadline leaks. */
 static void drop_caches(client_t *self, uint64_t now_us, qr_outbox_t *outbox)
 {
     uint32_t full = 0;
     for (uint32_t i = 0; i < self->page_manager_count; i++) full += self->dropped[i] == 2;
-    if (full == self->page_manager_count) {
+    bool empty = ask_workers(self, outbox);
+    if (full == self->page_manager_count && empty) {
         self->phase = DONE;
         return;
     }
+    if (now_us >= self->last_by_us && full == self->page_manager_count) qr_sim_finding("a worker holds requests that nobody waits for");
     if (now_us >= self->last_by_us)
         qr_sim_finding("%u of %u pools are not full after cache_drop", self->page_manager_count - full, self->page_manager_count);
     for (uint32_t i = 0; i < self->page_manager_count; i++) {
@@ -397,6 +427,8 @@ static void client_start(client_t *self, const qr_given_t *given, const qr_messa
     for (uint64_t i = 0; i < b->partners.count; i++)
         if (qr_address_role(b->partners.data[i]) == QR_ROLE_page_manager)
             self->page_managers[self->page_manager_count++] = b->partners.data[i];
+        else if (qr_address_role(b->partners.data[i]) == QR_ROLE_worker)
+            self->workers[self->worker_count++] = b->partners.data[i];
     self->next_us = message->now_us + below(self, 200000);
     self->key = b->epoch << 24;
     qr_send(outbox, message->from, ready, &(qr_ready_t){0});
@@ -413,10 +445,13 @@ static void client_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_request_finished: on_finished(self, given, &message->body.request_finished, message->now_us); break;
     case QR_MESSAGE_request_refused: on_refused(self, given, &message->body.request_refused, message->now_us); break;
     case QR_MESSAGE_stop: qr_send(outbox, message->from, stopped, &(qr_stopped_t){0}); break;
+    case QR_MESSAGE_metrics: on_metrics(self, message); break;
     case QR_MESSAGE_cache_dropped: on_cache_dropped(self, message); break;
     case QR_MESSAGE_link_down: /* its questions are closed: they are asked again */
         for (uint32_t i = 0; i < self->page_manager_count; i++)
             if (qr_address_node(self->page_managers[i]) == message->body.link_down.node && self->dropped[i] == 1) self->dropped[i] = 0;
+        for (uint32_t i = 0; i < self->worker_count; i++)
+            if (qr_address_node(self->workers[i]) == message->body.link_down.node && self->emptied[i] == 1) self->emptied[i] = 0;
         break;
     default: break;
     }
@@ -447,7 +482,7 @@ static void client_print(const void *block, const qr_given_t *given, qr_text_t *
 const qr_actor_class_t qr_sim_http_class = {
     .name = "http",
     .role = QR_ROLE_http,
-    .max_out = 2 * ASKS + QR_PARTNERS_MAX + 16,
+    .max_out = 2 * ASKS + 2 * QR_PARTNERS_MAX + 16,
     .owns_world = true,
     .bytes = client_bytes,
     .init = client_init,

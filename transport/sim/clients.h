@@ -7,7 +7,8 @@
  * K3. A finish is right: STOP after the end token, LENGTH at the most tokens, CANCELLED only if the client left; usage adds up.
  * K4. A failure has a reason that what went wrong in this world explains.
  * K6. A request that has a deadline ends by it; what a salt that nobody used asks reuses nothing.
- * K5. In the last phase every request is answered in full within a deadline, then every pool is full after cache_drop. */
+ * K5. In the last phase every request is answered in full within a deadline, then no worker holds a request and every pool is full after
+ *     cache_drop. */
 #ifndef QR_SIM_CLIENTS_H
 #define QR_SIM_CLIENTS_H
 

@@ -222,7 +222,7 @@ static void on_batch_run(device_t *self, const qr_given_t *given, const qr_messa
 }
 
 /* Windows and copies come before any append. */
-static void prepare(device_t *self, const qr_given_t *given, const batch_t *b)
+static void prepare(device_t *self, const qr_given_t *given, const batch_t *b, bool fails)
 {
     for (uint32_t i = 0; i < b->window_count; i++) {
         uint32_t lane = qr_handle_index(b->window_lanes[i]);
@@ -235,7 +235,8 @@ static void prepare(device_t *self, const qr_given_t *given, const batch_t *b)
         uint32_t g = b->copy_groups[i], from = page_seen(self, given, g, b->copy_sources[i]),
                  to = page_seen(self, given, g, b->copy_targets[i]);
         if (b->copy_rows[i] > given->layout.page_tokens) qr_sim_finding("a copy of %u rows of a page", b->copy_rows[i]);
-        for (uint32_t r = 0; r < b->copy_rows[i]; r++) *word_at(self, given, g, to, r) = *word_at(self, given, g, from, r);
+        for (uint32_t r = 0; r < b->copy_rows[i]; r++)
+            *word_at(self, given, g, to, r) = fails ? ++self->garbage : *word_at(self, given, g, from, r);
     }
 }
 
@@ -300,7 +301,7 @@ static void finish(device_t *self, const qr_given_t *given, qr_outbox_t *outbox)
     uint32_t one_batch = qr_world_fault(qr_sim_world(), node, QR_FAULT_BATCHES),
              one_lane = qr_world_fault(qr_sim_world(), node, QR_FAULT_LANES);
     bool fails = one_batch && qr_sim_draw(one_batch) == 0;
-    prepare(self, given, b);
+    prepare(self, given, b, fails);
     for (uint32_t i = 0; i < b->lane_count; row += b->counts[i++]) {
         bool lane_fails = one_lane && qr_sim_draw(one_lane) == 0;
         statuses[i] = compute(self, given, b, i, b->tokens + row, fails || lane_fails, &tokens[i], &bits[i]);

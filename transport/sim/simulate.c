@@ -27,7 +27,7 @@ static uint32_t between(qr_prng_t *prng, uint32_t least, uint32_t most)
 static uint32_t kinds_of(uint32_t profile)
 {
     const uint32_t network = 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK | 1u << QR_FAULT_TWICE;
-    const uint32_t process = 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_LEAVE;
+    const uint32_t process = 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_LEAVE | 1u << QR_FAULT_STUCK;
     const uint32_t device = 1u << QR_FAULT_SLOW | 1u << QR_FAULT_BATCHES | 1u << QR_FAULT_LANES;
     switch (profile) {
     case QR_PROFILE_NETWORK: return network;
@@ -151,7 +151,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     w->last_us = LAST_US;
     w->last_requests = 4;
     w->prompt_most = between(&prng, 2, plan->context);
-    w->answer_most = between(&prng, 1, 60);
+    w->answer_most = qr_prng_one_in(&prng, 5) ? between(&prng, 60, 300) : between(&prng, 1, 60);
     w->prefixes = between(&prng, 0, 3);
     w->prefix_tokens = between(&prng, 1, plan->context / 2);
     w->cancel_one_in = qr_prng_one_in(&prng, 2) ? between(&prng, 2, 12) : 0;

@@ -123,8 +123,8 @@ struct qr_world {
 
 static qr_world_t *running; /* the world whose events are being handled in this process */
 
-static const char *const fault_names[QR_FAULT_KINDS] = {"none",  "kill", "pause",   "cut",   "break",
-                                                        "twice", "slow", "batches", "lanes", "leave"};
+static const char *const fault_names[QR_FAULT_KINDS] = {"none", "kill",    "pause", "cut",   "break", "twice",
+                                                        "slow", "batches", "lanes", "leave", "stuck"};
 const char *qr_sim_fault_name(uint32_t kind) { return kind < QR_FAULT_KINDS ? fault_names[kind] : "?"; }
 
 uint64_t qr_sim_address(uint32_t node, uint32_t device, uint8_t role) { return qr_address(node + 1, (uint8_t)device, role, 0); }
@@ -549,10 +549,23 @@ static void put_off(qr_world_t *world, event_t event)
     push(world, event);
 }
 
+/* When an actor that is stuck goes on; 0: it is not. */
+static uint64_t stuck_until_us(const qr_world_t *world, const cell_t *cell)
+{
+    const node_t *node = &world->nodes[index_of_address(cell->address)];
+    uint64_t until_us = cell->actor->role == QR_ROLE_heartbeat ? node->fault_until_us[QR_FAULT_STUCK] : 0;
+    return until_us > world->now_us ? until_us : 0;
+}
+
 static void on_letter(qr_world_t *world, event_t event)
 {
     letter_t *letter = event.letter;
     cell_t *cell = letter->life == world->nodes[letter->node].life ? cell_find(world, letter->to) : NULL;
+    if (cell && stuck_until_us(world, cell)) {
+        event.at_us = stuck_until_us(world, cell);
+        push(world, event);
+        return;
+    }
     world->in_hand = letter;
     if (cell && cell->started && !cell->stopped) deliver(world, cell, letter);
     world->in_hand = NULL;
@@ -586,6 +599,11 @@ static void on_alarm(qr_world_t *world, event_t event)
     if (!node->alive || event.index >= node->cell_count || (event.serial & 0xffff) != (node->life & 0xffff)) return;
     cell_t *cell = &node->cells[event.index];
     if (cell->stopped || cell->alarm_serial != event.serial >> 16) return;
+    if (stuck_until_us(world, cell)) {
+        event.at_us = stuck_until_us(world, cell);
+        push(world, event);
+        return;
+    }
     qr_message_t *message = &world->message;
     memset(message, 0, sizeof *message);
     message->type = QR_MESSAGE_alarm;
@@ -804,7 +822,7 @@ static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
         if (link) link->twice_until_us = end_us;
         break;
     default:
-        node->fault_until_us[fault->kind] = end_us;
+        node->fault_until_us[fault->kind] = qr_max_u64(node->fault_until_us[fault->kind], end_us); /* never shorter: order is kept by it */
         node->fault_amount[fault->kind] = fault->amount;
         break;
     }
@@ -877,7 +895,8 @@ void qr_world_heal(qr_world_t *world)
     }
     for (uint32_t n = 0; n < world->node_count; n++) {
         node_t *node = &world->nodes[n];
-        memset(node->fault_until_us, 0, sizeof node->fault_until_us);
+        for (uint32_t k = 0; k < QR_FAULT_KINDS; k++)
+            if (k != QR_FAULT_STUCK) node->fault_until_us[k] = 0;
         if (!node->alive) post(world, (event_t){.at_us = world->now_us + 1, .kind = EVENT_BOOT, .node = n});
     }
 }

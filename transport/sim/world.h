@@ -31,6 +31,7 @@ enum qr_sim_fault_kind {
     QR_FAULT_BATCHES,  /* one batch in `amount` of the device of `node` fails for for_us */
     QR_FAULT_LANES,    /* one lane in `amount` fails alone for for_us */
     QR_FAULT_LEAVE,    /* the process of `node` drains for at most for_us, stops actor by actor, ends, and begins anew */
+    QR_FAULT_STUCK,    /* the heartbeat of `node` does not run for for_us: its node falls silent while its links stay up */
     QR_FAULT_KINDS
 };
 typedef struct qr_sim_fault {
@@ -73,7 +74,7 @@ qr_world_t *qr_world_new(const qr_sim_config_t *config);
 /* Runs events until until_us or a finding or `stop` (asked after every QR_SIM_STOP_EVENTS events; may be NULL) says so. true: no finding.
  */
 bool qr_world_run(qr_world_t *world, uint64_t until_us, bool (*stop)(void *context), void *context);
-/* Nothing goes wrong any more: cuts end, dead nodes begin anew; a pause that began ends in its time. */
+/* Nothing goes wrong any more: cuts end, dead nodes begin anew; what is paused or stuck goes on in its time. */
 void qr_world_heal(qr_world_t *world);
 uint64_t qr_world_now_us(const qr_world_t *world);
 /* Hash of everything that was delivered so far. */
