@@ -21,7 +21,7 @@
  * (cached_tokens, queue_us, prefill_us) is that of the attempt which began without generated tokens; a worker tells it with the end, so
  * it is 0 when that attempt did not live to tell it.
  *
- * R1. Every place is answered exactly once: place_refused while no token was delivered and nothing ran, else place_ended, and
+ * R1. Every place is answered exactly once: place_refused while no token was received, else (or when it is cancelled) place_ended, and
  *     place_ended only after the gateway took every token.
  * R2. Tokens count only from the worker of the current attempt, under that attempt, at index == next; a gap or a repeat changes
  *     nothing and is answered with the index that is expected; a request left out of the answer is one the router does not want.
@@ -750,8 +750,8 @@ static void on_offer_cancelled(router_t *self, const qr_message_t *message, qr_o
     if (w == NONE) return;
     if (self->workers[w].cancels_open) self->workers[w].cancels_open--;
     request_t *r = find(self, b->request_id);
-    if (!r || r->attempt != b->attempt || r->worker != w || b->reason == 0) return; /* its end comes in `tokens` */
-    if (r->state == RUNNING) end(self, r, r->cancel_finish, 0, outbox);             /* the worker knows nothing of it */
+    if (!r || r->attempt != b->attempt || r->worker != w || b->reason == 0) return;         /* its end comes in `tokens` */
+    if (r->state == RUNNING && r->cancel_finish) end(self, r, r->cancel_finish, 0, outbox); /* the worker knows nothing of it */
     settle_drain(self, message->now_us, outbox);
 }
 
@@ -798,7 +798,10 @@ static void keep_tokens(router_t *self, request_t *r, const uint32_t *tokens, co
 static void worker_ended(router_t *self, const qr_given_t *given, request_t *r, uint32_t finish, uint32_t error, uint64_t now_us,
                          qr_outbox_t *outbox)
 {
-    if ((finish == QR_FINISH_ERROR || finish == QR_FINISH_REFUSED) && is_workers_failing(error))
+    bool failed = finish == QR_FINISH_ERROR || finish == QR_FINISH_REFUSED;
+    if (failed && r->next == 0 && !r->cancel_finish && (error == QR_E_BUSY || error == QR_E_SHORTFALL))
+        offer_lost(self, given, r, error, RETRY_AFTER_MS, now_us, outbox); /* accepted, and then found no room: a refusal, not a loss */
+    else if (failed && is_workers_failing(error))
         lose(self, given, r, error, now_us, outbox);
     else
         end(self, r, finish, error, outbox);
@@ -808,7 +811,7 @@ static void worker_ended(router_t *self, const qr_given_t *given, request_t *r, 
 static void keep_usage(request_t *r, const qr_tokens_t *b, uint64_t i)
 {
     if (r->began_at && !QR_MUTANT(235)) return;
-    if (b->cached_tokens.count) r->cached_tokens = b->cached_tokens.data[i];
+    if (b->cached_tokens.count) r->cached_tokens = qr_min_u32(b->cached_tokens.data[i], r->prompt_count); /* another node says so */
     if (b->queue_us.count) r->queue_us = b->queue_us.data[i];
     if (b->prefill_us.count) r->prefill_us = b->prefill_us.data[i];
 }

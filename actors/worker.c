@@ -10,7 +10,8 @@
  *     replaced it and the scheduler has ended it. A repeated offer changes nothing and is answered the same.
  * W2. Tokens [acked, head) of a request are kept; head - acked <= QR_WORKER_UNACKED_MAX. Nothing is forgotten before it is acked.
  * W3. At most one `tokens` is open per router. `sent` and `finish_sent` say what the open one holds.
- *     Requests of a router whose answer is overdue are dropped, and it is refused until it has answered.
+ *     Requests of a router whose answer is overdue end with PEER_DOWN, which it is told when it answers; until then it is refused. Its
+ *     answer may move nothing (it has no room): then the same is told again after TOKENS_AGAIN_US, not at once.
  * W4. Each submit is answered by one `ended`; at most one submit_cancel is sent for it.
  * W5. `open` lists exactly the records that are not free; the counters are sums over them. */
 #include "actors/worker.h"
@@ -25,6 +26,7 @@
 
 enum { NONE = 0xffffffffu };
 enum { ASK_OFFER_TIMEOUTS = 4 }; /* offer_timeout_ms until an answer to `tokens` is overdue */
+enum { TOKENS_AGAIN_US = 2000 }; /* after an answer that moved nothing */
 enum { CANCELS_PER_CALL = 64, MAX_OUT = CANCELS_PER_CALL + QR_WORKER_ROUTERS_MAX + 8 };
 
 enum record_state { RECORD_FREE, RECORD_RUNNING, RECORD_ENDED };
@@ -46,6 +48,7 @@ typedef struct record {
 typedef struct router {
     uint64_t address;   /* 0 = free */
     uint64_t ask_by_us; /* ask_open: when its answer is overdue */
+    uint64_t again_us;  /* nothing is told before */
     uint32_t requests;  /* records that name it */
     uint32_t ask_open;
 } router_t;
@@ -258,6 +261,7 @@ static record_t *record_take(const call_t *call, const qr_offer_t *offer, uint64
     record_t *r = record_of(self, i);
     router_t *router = router_find(self, from);
     if (router == NULL) router = router_find(self, 0);
+    if (router->address == 0) router->again_us = 0;
     router->address = from;
     router->requests++;
     r->request_id = offer->request_id;
@@ -397,6 +401,10 @@ static void flush(const call_t *call, uint32_t index)
     worker_t *self = call->self;
     router_t *router = &self->routers[index];
     if (router->address == 0 || router->requests == 0 || (router->ask_open && !QR_MUTANT(161))) return;
+    if (call->now_us < router->again_us) {
+        qr_outbox_alarm(call->outbox, router->again_us);
+        return;
+    }
     columns_t columns;
     columns.count = columns.token_count = 0;
     for (uint32_t i = 0; i < self->open_count && columns.token_count < QR_WORKER_TOKENS_PER_MESSAGE; i++) {
@@ -414,8 +422,17 @@ static void flush_all(const call_t *call)
     for (uint32_t i = 0; i < QR_WORKER_ROUTERS_MAX; i++) flush(call, i);
 }
 
-/* A router answers `tokens` as soon as it reads them: one that does not for so long hears no more of its requests. */
-static void drop_overdue(const call_t *call)
+/* Its worker is as good as gone for this router: the request ends here, and the router hears so, which offers it to another. */
+static void record_fail(worker_t *self, record_t *r)
+{
+    if (r->dropped || r->state != RECORD_RUNNING || r->cancel != CANCEL_NONE) return;
+    r->finish = QR_FINISH_ERROR;
+    r->error = QR_E_PEER_DOWN;
+    record_cancel(self, r, QR_FINISH_CANCELLED);
+}
+
+/* A router answers `tokens` as soon as it reads them: with one that does not for so long nothing goes on. */
+static void fail_overdue(const call_t *call)
 {
     worker_t *self = call->self;
     for (uint32_t i = 0; i < QR_WORKER_ROUTERS_MAX; i++) {
@@ -423,9 +440,7 @@ static void drop_overdue(const call_t *call)
             qr_outbox_alarm(call->outbox, self->routers[i].ask_by_us);
         for (uint32_t k = self->open_count; k-- > 0 && is_overdue(&self->routers[i], call->now_us);) {
             record_t *r = record_of(self, open_of(self)[k]);
-            if (r->router != i || r->dropped) continue;
-            r->in_ask = 0;
-            record_drop(self, r);
+            if (r->router == i) record_fail(self, r);
         }
     }
 }
@@ -458,21 +473,24 @@ static void on_tokens_taken(const call_t *call, const qr_tokens_taken_t *taken, 
         if (router && from) ask_over(self, (uint32_t)(router - self->routers), false);
         return;
     }
+    bool moved = false;
     for (uint64_t i = 0; i < taken->request_ids.count; i++) {
         record_t *r = record_find(self, taken->request_ids.data[i], taken->attempts.data[i]);
         if (r == NULL || !r->in_ask || &self->routers[r->router] != router) continue;
         uint32_t index = qr_min_u32(taken->indexes.data[i] + QR_MUTANT(424), QR_MUTANT(424) ? r->head : r->sent);
         r->in_ask = 2; /* confirmed */
+        moved |= index > r->acked || (r->finish_sent && index == r->head);
         if (index > r->acked) r->acked = index;
         if (QR_MUTANT(162)) r->acked = r->head;
     }
+    router->again_us = moved || QR_MUTANT(470) ? 0 : call->now_us + TOKENS_AGAIN_US;
     ask_over(self, (uint32_t)(router - self->routers), true);
 }
 
 static void keep_token(worker_t *self, record_t *r, uint32_t token, uint32_t logprob)
 {
     prompt_over(self, r);
-    if (r->cut) return; /* a gap would follow */
+    if (r->cut) return;                                /* a gap would follow */
     if (r->head - r->acked == QR_WORKER_UNACKED_MAX) { /* W2: the router does not read */
         r->cut = 1;
         if (r->cancel == CANCEL_NONE) {
@@ -565,10 +583,7 @@ static void node_silent(const call_t *call, uint32_t node)
     worker_t *self = call->self;
     for (uint32_t i = 0; i < self->open_count; i++) {
         record_t *r = record_of(self, open_of(self)[i]);
-        if (qr_address_node(self->routers[r->router].address) != node || r->state != RECORD_RUNNING || r->cancel != CANCEL_NONE) continue;
-        r->finish = QR_FINISH_ERROR;
-        r->error = QR_E_PEER_DOWN;
-        record_cancel(self, r, QR_FINISH_CANCELLED);
+        if (qr_address_node(self->routers[r->router].address) == node) record_fail(self, r);
     }
 }
 
@@ -736,7 +751,7 @@ static void worker_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_link_up: break;
     default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
     }
-    drop_overdue(&call);
+    fail_overdue(&call);
     sweep_cancels(&call);
     flush_all(&call);
     observe(&call);

@@ -45,7 +45,7 @@ const qr_layout_t *qr_decoder_layout(const qr_decoder_t *decoder);
 int qr_decoder_submit(qr_decoder_t *decoder, const qr_batch_t *batch);
 /* Works for about budget_us (0: to the end). 1: still working, 0: done, negative: the batch failed as a whole. */
 int qr_decoder_advance(qr_decoder_t *decoder, uint64_t budget_us);
-/* Gives the submitted batch up, at once but for a piece in progress; rows it would have appended hold anything. Without one: nothing. */
+/* Gives the submitted batch up (how soon: qr_device_abandon); rows it would have appended hold anything. Without one: nothing. */
 void qr_decoder_abandon(qr_decoder_t *decoder);
 /* After done: logits of logit_rows[index], f32[vocabulary]; valid until the next submit. */
 const float *qr_decoder_logits(const qr_decoder_t *decoder, uint32_t index);

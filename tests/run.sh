@@ -23,8 +23,9 @@ suite() { # folder, ctest options...
   local folder=$1 out
   shift
   out=$folder/ctest.txt
-  (cd "$folder" && QUIRE_TEST_SEED=$seed ctest --output-on-failure --timeout 300 "$@") >"$out" 2>&1 || true
+  (cd "$folder" && QUIRE_TEST_SEED=$seed ctest --no-tests=error --output-on-failure --timeout 300 "$@") >"$out" 2>&1 || true
   grep -E 'tests passed|Total Test time' "$out" || tail -30 "$out"
+  grep -qE '^ *[0-9]+/[0-9]+ Test .* Passed' "$out" || failed+=("$folder: no test ran")
   passed=$((passed + $(grep -cE '^ *[0-9]+/[0-9]+ Test .* Passed' "$out" || true)))
   skipped=$((skipped + $(grep -cE '\*\*\*Skipped' "$out" || true)))
   while read -r name; do failed+=("$folder:$name"); done < <(grep -E '\*\*\*(Failed|Timeout|Exception|Not Run)' "$out" | sed -E 's/.*Test +#[0-9]+: ([^ ]+) .*/\1/')

@@ -12,7 +12,8 @@
  * E4. Every page a batch reads or writes is in its lane's table, which lane_open and window pages fill; a lane that lacks one is
  *     answered with a status, never run past its table.
  * E5. The warm-up appends nowhere (slot -1) and copies an unwritten page onto an unwritten page: the pool stays as it was made.
- * E6. Stop is heard between two slices: batches in hand are answered failed and their work is given up. */
+ * E6. Stop is heard between two slices: batches in hand are answered failed and their work is given up (on opencl what was queued of the
+ *     running one still ends first). */
 #include "actors/io/executor.h"
 
 #include "actors/note.h"

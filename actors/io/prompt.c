@@ -274,7 +274,7 @@ static void on_start(prompt_t *self, const qr_prompt_given_t *list, const qr_mes
 static void on_probe_done(prompt_t *self, const qr_prompt_given_t *list, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_probe_done_t *b = &message->body.probe_done;
-    if (self->state != PROBING || self->stopped || b->probe_id != self->probe_id) return;
+    if (self->state != PROBING || self->stopped || self->leaving || b->probe_id != self->probe_id) return;
     if (b->reason == 0) {
         next_round(self, list, message->now_us, outbox);
         return;
@@ -335,7 +335,7 @@ static void prompt_handle(void *block, const qr_given_t *given, const qr_message
         break;
     case QR_MESSAGE_probe_done: on_probe_done(self, list, message, outbox); break;
     case QR_MESSAGE_cache_dropped:
-        if (self->state == DROPPING && !self->stopped) ask_round(self, list, message->now_us, outbox);
+        if (self->state == DROPPING && !self->stopped && !self->leaving) ask_round(self, list, message->now_us, outbox);
         break;
     case QR_MESSAGE_request_deltas: on_deltas(self, list, message); break;
     case QR_MESSAGE_request_finished: on_finished(self, list, message, outbox); break;

@@ -367,7 +367,8 @@ static void test_a_request_belongs_to_its_router(void **state)
     tear_down(&f);
 }
 
-/* A router that takes `tokens` and never answers keeps neither lanes nor pages; once it answers it is served again. */
+/* A router that takes `tokens` and never answers keeps neither lanes nor pages; once it answers it hears how its requests ended, so that
+ * it can go on elsewhere, and is served again. */
 static void test_a_router_that_does_not_answer_loses_its_requests(void **state)
 {
     (void)state;
@@ -380,11 +381,15 @@ static void test_a_router_that_does_not_answer_loses_its_requests(void **state)
     assert_int_equal(f.w->now_us, due_us);
     assert_int_equal(HEARD(f.w, submit_cancel)->request_id, 7);
     end(&f, 7, QR_FINISH_CANCELLED, 0);
-    assert_int_equal(open_requests(&f), 1);
+    assert_int_equal(open_requests(&f), 2); /* the other router's, and the end that has to be told */
     assert_true(f.w->outbox.alarm_us > f.w->now_us);
     offer(&f, ROUTER_B, 8, 1);
     assert_int_equal(HEARD(f.w, offer_refused)->reason, QR_E_BUSY);
     take(&f, ROUTER_B, 7, 1);
+    assert_int_equal(HEARD(f.w, tokens)->finishes.data[0], QR_FINISH_ERROR);
+    assert_int_equal(HEARD(f.w, tokens)->errors.data[0], QR_E_PEER_DOWN);
+    take(&f, ROUTER_B, 7, 1);
+    assert_int_equal(open_requests(&f), 1);
     accept(&f, ROUTER_B, 9);
     tear_down(&f);
 }
@@ -519,6 +524,27 @@ static void test_drain_and_stop(void **state)
     tear_down(&f);
 }
 
+/* An answer that moves nothing is not followed by the same question at once. */
+static void test_no_progress_is_not_told_at_full_speed(void **state)
+{
+    (void)state;
+    fixture_t f = set_up(4);
+    accept(&f, ROUTER_A, 7);
+    step(&f, 7, 50);
+    assert_int_equal(HEARD_COUNT(f.w, tokens), 1);
+    take(&f, ROUTER_A, 7, 0);
+    assert_int_equal(HEARD_COUNT(f.w, tokens), 0);
+    step(&f, 7, 51);
+    assert_int_equal(HEARD_COUNT(f.w, tokens), 0);
+    uint64_t answered_us = f.w->now_us;
+    assert_true(stand_alarm(f.w, answered_us + 5000));
+    assert_int_equal(f.w->now_us, answered_us + 2000);
+    assert_int_equal(HEARD(f.w, tokens)->tokens.count, 2);
+    take(&f, ROUTER_A, 7, 1);
+    assert_int_equal(HEARD(f.w, tokens)->tokens.count, 1); /* it moved: at once */
+    tear_down(&f);
+}
+
 /* Random steps, ends and answers; the taker sees every token of every request exactly once, in order, and then its end. */
 typedef struct taker {
     uint32_t drawn, seen, finished, ended;
@@ -574,7 +600,7 @@ static void test_random_answers_lose_and_repeat_nothing(void **state)
             end(&f, id, QR_FINISH_STOP, 0);
         } else if (!t->ended)
             step(&f, id, (uint32_t)((id * 7 + t->drawn++) % 100));
-        else
+        else if (!stand_alarm(f.w, f.w->now_us + 5000))
             continue;
         look_at_tokens(&f, takers, &prng, &asked);
     }
@@ -609,6 +635,7 @@ int main(void)
         cmocka_unit_test(test_probes_of_several_routers_find_their_way_back),
         cmocka_unit_test(test_observations_come_at_the_start_on_change_and_now_and_then),
         cmocka_unit_test(test_drain_and_stop),
+        cmocka_unit_test(test_no_progress_is_not_told_at_full_speed),
         cmocka_unit_test(test_random_answers_lose_and_repeat_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
