@@ -440,7 +440,11 @@ static void fail_overdue(const call_t *call)
             qr_outbox_alarm(call->outbox, self->routers[i].ask_by_us);
         for (uint32_t k = self->open_count; k-- > 0 && is_overdue(&self->routers[i], call->now_us);) {
             record_t *r = record_of(self, open_of(self)[k]);
-            if (r->router == i) record_fail(self, r);
+            if (r->router != i) continue;
+            if (QR_MUTANT(471))
+                record_drop(self, r);
+            else
+                record_fail(self, r);
         }
     }
 }

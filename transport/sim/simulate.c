@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400 };
+enum { SETTLE_US = 2000000, QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400 };
 
 static const char *const profile_names[QR_PROFILES] = {"mixed", "calm", "network", "process", "device", "all", "large", "failover"};
 const char *qr_sim_profile_name(uint32_t profile) { return profile < QR_PROFILES ? profile_names[profile] : "?"; }
@@ -54,26 +54,36 @@ static void draw_faults(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t kinds)
         if (f->kind == QR_FAULT_BATCHES || f->kind == QR_FAULT_LANES)
             f->for_us = qr_max_u64(f->for_us, plan->busy_us / 4); /* they happen only while batches run */
     }
-    plan->workload.faults = kinds;
+    for (uint32_t i = 0; i < plan->fault_count; i++)
+        plan->workload.faults |= 1u << plan->faults[i].kind; /* what is drawn, not what might be */
 }
 
-/* Two to four device nodes behind edges that live; one at a time is dead, and it is there again well before the next one dies. */
+/* Two to four device nodes behind edges that live; one at a time is dead, and it is there again well before the next one dies. Meanwhile
+ * nodes pause and links stall for less than counts as silence, and sessions break: nobody may notice any of it. */
 static void draw_fail_over(qr_sim_plan_t *plan, qr_prng_t *prng)
 {
-    uint32_t edges = between(prng, 1, 2), devices = between(prng, 2, 4);
+    uint32_t edges = between(prng, 1, 2), devices = between(prng, 2, 4), silence_us = plan->peer_down_ms * 1000;
     plan->node_count = edges + devices;
     for (uint32_t n = 0; n < plan->node_count; n++)
         plan->nodes[n] = (qr_sim_node_plan_t){n < edges ? QR_SIM_EDGE : QR_SIM_DEVICE, n >= edges};
     plan->workload.fail_over = 1;
-    plan->workload.faults = 1u << QR_FAULT_KILL | 1u << QR_FAULT_LEAVE;
     uint64_t at_us = 2000000, gap_us = 6000000 + 3000ull * plan->peer_down_ms;
     for (uint32_t i = between(prng, 1, 4); i > 0; i--) {
-        plan->faults[plan->fault_count++] = (qr_sim_fault_t){.at_us = at_us + qr_prng_below(prng, 500000),
-                                                             .for_us = 1 + qr_prng_below(prng, 1000000),
-                                                             .kind = qr_prng_one_in(prng, 2) ? QR_FAULT_LEAVE : QR_FAULT_KILL,
-                                                             .node = edges + (uint32_t)qr_prng_below(prng, devices)};
+        uint32_t device = edges + (uint32_t)qr_prng_below(prng, devices), edge = (uint32_t)qr_prng_below(prng, edges),
+                 kind = between(prng, 1, 6);
+        qr_sim_fault_t *f = &plan->faults[plan->fault_count++];
+        *f = (qr_sim_fault_t){
+            .at_us = at_us + qr_prng_below(prng, 500000), .for_us = 1 + qr_prng_below(prng, 1000000), .node = device, .other = edge};
+        f->kind = kind <= 2   ? QR_FAULT_KILL
+                  : kind == 3 ? QR_FAULT_LEAVE
+                  : kind == 4 ? QR_FAULT_PAUSE
+                  : kind == 5 ? QR_FAULT_CUT
+                              : QR_FAULT_BREAK;
+        if (kind == 4 || kind == 5) f->for_us = 1 + qr_prng_below(prng, (uint64_t)silence_us * 9 / 10);
+        if (kind == 4 && qr_prng_one_in(prng, 3)) f->node = edge;
         at_us += gap_us;
     }
+    for (uint32_t i = 0; i < plan->fault_count; i++) plan->workload.faults |= 1u << plan->faults[i].kind;
     plan->busy_us = at_us;
 }
 
@@ -146,7 +156,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     qr_sim_workload_t *w = &plan->workload;
     w->seed = qr_prng_next(&prng);
     w->requests = between(&prng, 4, 90);
-    w->gap_us = plan->busy_us / w->requests + 1;
+    w->gap_us = qr_min_u64(plan->busy_us / w->requests + 1, LAST_US / 16); /* the last phase asks at this pace too */
     w->busy_until_us = plan->busy_us;
     w->last_us = LAST_US;
     w->last_requests = 4;
@@ -250,7 +260,15 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
         if (client_of(stage, n)) qr_sim_client_last(client_of(stage, n), qr_world_now_us(world));
     stage->last = true;
     until_us = qr_world_now_us(world) + 2 * LAST_US + 1000000;
-    if (qr_world_run(world, until_us, all_clients, stage) && !all_clients(stage)) fail(result, "the last phase did not end");
+    if (!qr_world_run(world, until_us, all_clients, stage)) return;
+    if (!all_clients(stage)) {
+        fail(result, "the last phase did not end");
+        return;
+    }
+    /* What is still on its way comes home; then no question is open anywhere. */
+    char text[QR_SIM_FINDING_BYTES];
+    if (!qr_world_run(world, qr_world_now_us(world) + SETTLE_US, NULL, NULL)) return;
+    if (!qr_world_is_quiet(world, text, sizeof text)) fail(result, text);
 }
 
 bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FILE *trace, FILE *tell)

@@ -835,7 +835,8 @@ uint32_t qr_world_fault(const qr_world_t *world, uint32_t node, uint32_t kind)
     return n->fault_until_us[kind] > world->now_us ? n->fault_amount[kind] : 0;
 }
 
-/* The roles that a leaving node asks, in mesh's order (transport/mesh.c): first to drain, then to stop. */
+/* The roles that a leaving node asks: first to drain (mesh asks workers later than edges; here all at once, and the whole budget is
+ * waited for), then to stop, in mesh's order (transport/mesh.c). */
 static const uint8_t drain_roles[] = {QR_ROLE_gateway, QR_ROLE_heartbeat, QR_ROLE_worker};
 static const uint8_t stop_roles[] = {QR_ROLE_http,      QR_ROLE_gateway,      QR_ROLE_text,     QR_ROLE_router,   QR_ROLE_worker,
                                      QR_ROLE_scheduler, QR_ROLE_page_manager, QR_ROLE_executor, QR_ROLE_heartbeat};
@@ -1030,6 +1031,23 @@ void *qr_world_state(const qr_world_t *world, uint64_t address)
 {
     cell_t *cell = cell_find(world, address);
     return cell ? cell->state : NULL;
+}
+
+bool qr_world_is_quiet(const qr_world_t *world, char *text, size_t text_bytes)
+{
+    for (uint32_t n = 0; n < world->node_count; n++)
+        for (uint32_t i = 0; i < world->nodes[n].cell_count; i++)
+            for (uint32_t s = 0; s < QR_PAIR_SLOTS; s++) {
+                const qr_pair_t *pair = &world->nodes[n].cells[i].pairs->slots[s];
+                for (uint16_t type = 1; pair->address && type < QR_MESSAGE_TYPES_MAX; type++) {
+                    if (!pair->asked[type] && !pair->owed[type]) continue;
+                    (void)snprintf(text, text_bytes, "at the end %s of node %u has %u open %s to role %u of node %u and owes %u",
+                                   world->nodes[n].cells[i].actor->name, n + 1, pair->asked[type], qr_schema_find(type)->name,
+                                   qr_address_role(pair->address), qr_address_node(pair->address), pair->owed[type]);
+                    return false;
+                }
+            }
+    return true;
 }
 
 void qr_world_tell(const qr_world_t *world, FILE *out)

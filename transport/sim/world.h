@@ -84,6 +84,9 @@ const qr_sim_counts_t *qr_world_counts(const qr_world_t *world);
 const char *qr_world_finding(const qr_world_t *world);
 /* Writes the last messages and the states of all actors. */
 void qr_world_tell(const qr_world_t *world, FILE *out);
+/* Whether no actor has an open question to another, and none owes an answer: with nobody asking, credit that did not come back is lost
+ * for good. false: *ret_text says whose. */
+bool qr_world_is_quiet(const qr_world_t *world, char *text, size_t text_bytes);
 /* State of an actor, NULL if its node is dead or has none. */
 void *qr_world_state(const qr_world_t *world, uint64_t address);
 bool qr_world_alive(const qr_world_t *world, uint32_t node);
