@@ -24,6 +24,10 @@ enum {
     QR_NOTES_MAX = 64,             /* notes one handler call may emit; more are counted and dropped */
     QR_TEXT_BYTES_MAX = 1 << 20,   /* bytes of text of one request; longer: 413 */
     QR_CHAT_MESSAGES_MAX = 2048,   /* messages of one chat request; more: 400 */
+    QR_CATALOG_PUBLISHES = 4,      /* publishes one publisher may have open at the catalog writer */
+    QR_CATALOG_CHANGES_MAX = 512,  /* changes of one publish; more: LIMIT, publish them in parts */
+    QR_CATALOG_LOOKUPS = 64,       /* lookups one asker may have open */
+    QR_LOOKUP_NODES_MAX = 4096,    /* chain hashes one lookup looks at; the rest of a longer prompt is recomputed */
     QR_DELTA_TEXT_MAX = 4096       /* bytes of text the gateway may hold back for one request (stop strings, UTF-8) */
 };
 

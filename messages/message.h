@@ -81,6 +81,8 @@ enum {
     QR_FINISH_REFUSED = 5    /* never ran; error says why */
 };
 enum { QR_ROW_SAMPLE = 1, QR_ROW_LOGPROB = 2 };
+enum { QR_CATALOG_NODE = 1, QR_CATALOG_PART = 2, QR_CATALOG_REPLICA = 3, QR_CATALOG_WITHDRAW = 4, QR_CATALOG_DROP = 5 };
+enum { QR_TIER_RAM = 1, QR_TIER_SSD = 2, QR_TIER_OBJECT = 3 };
 enum { QR_STATE_STARTING = 0, QR_STATE_READY = 1, QR_STATE_DRAINING = 2, QR_STATE_DOWN = 3 };
 
 #endif

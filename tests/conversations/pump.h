@@ -25,7 +25,7 @@ typedef struct pump pump_t;
 
 /* A member of the world: a real actor, or a test's own function (handle != NULL) that gets each message. */
 typedef struct member {
-    uint64_t address, alarm_us;
+    uint64_t address, alarm_us, epoch;
     const qr_actor_class_t *actor;
     void *state;
     void (*handle)(pump_t *pump, void *context, const qr_message_t *message);
@@ -91,6 +91,7 @@ static inline member_t *pump_add(pump_t *pump, uint64_t address, const qr_actor_
     qr_assert(pump->count <= PUMP_ACTORS);
     member->address = address;
     member->alarm_us = QR_NEVER_US;
+    member->epoch = 1;
     member->actor = actor;
     member->handle = handle;
     member->context = context;
@@ -119,7 +120,7 @@ static inline void pump_send(pump_t *pump, uint64_t from, uint64_t to, uint16_t 
     member_t *sender = pump_find(pump, from), *receiver = pump_find(pump, to);
     qr_assert(sender && receiver);
     pump_credit(pump, sender, receiver, type);
-    qr_message_t message = {.type = type, .version = QR_MESSAGE_VERSION, .from = from, .to = to, .epoch = 1, .sequence = 1};
+    qr_message_t message = {.type = type, .version = QR_MESSAGE_VERSION, .from = from, .to = to, .epoch = sender->epoch, .sequence = 1};
     memcpy(&message.body, body, qr_schema_find(type)->bytes);
     int64_t bytes = qr_codec_encode(&message, pump->scratch, PUMP_BYTES);
     qr_assert(bytes > 0);

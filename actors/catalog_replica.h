@@ -1,0 +1,10 @@
+/* catalog_replica.h - the actor that answers what can be restored: see catalog_replica.c. No topology starts it yet: nobody asks it until
+ * restore and publish exist. */
+#ifndef QR_CATALOG_REPLICA_H
+#define QR_CATALOG_REPLICA_H
+
+#include "actors/actor.h"
+
+extern const qr_actor_class_t qr_catalog_replica_class;
+
+#endif

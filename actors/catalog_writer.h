@@ -1,0 +1,10 @@
+/* catalog_writer.h - the actor that orders the catalog's transactions: see catalog_writer.c. No topology starts it yet: its io partner
+ * `facts` and its publisher come later. */
+#ifndef QR_CATALOG_WRITER_H
+#define QR_CATALOG_WRITER_H
+
+#include "actors/actor.h"
+
+extern const qr_actor_class_t qr_catalog_writer_class;
+
+#endif
