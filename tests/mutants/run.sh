@@ -18,14 +18,13 @@ bad=0
 for target in $targets; do
   run 0 "${target#test_}" || { echo "mutants: $target fails with no defect on"; bad=1; }
 done
-killed=0 alive=0
-while IFS='|' read -r number test what; do
-  if run "$number" $test; then
-    echo "ALIVE  $number $what (expected $test to fail)"
-    alive=$((alive + 1))
-  else
-    killed=$((killed + 1))
-  fi
-done <<<"$rows"
+# As many at a time as there are cores: each is a process of its own.
+try() { if run "$1" $2; then echo "ALIVE  $1 $3 (expected $2 to fail)"; else echo killed; fi; }
+export -f try
+results=$(while IFS='|' read -r number test what; do printf '%s\0%s\0%s\0' "$number" "$test" "$what"; done <<<"$rows" |
+  xargs -0 -n 3 -P "$(nproc)" bash -c 'try "$1" "$2" "$3"' _ 2>/dev/null)
+grep '^ALIVE' <<<"$results"
+killed=$(grep -c '^killed$' <<<"$results") alive=$(grep -c '^ALIVE' <<<"$results")
+[ $((killed + alive)) -eq "$(wc -l <<<"$rows")" ] || { echo "mutants: some rows did not run"; bad=1; }
 echo "mutants: $killed killed, $alive alive"
 [ "$bad" -eq 0 ] && [ "$alive" -eq 0 ]
