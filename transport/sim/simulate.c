@@ -67,7 +67,8 @@ static void draw_fail_over(qr_sim_plan_t *plan, qr_prng_t *prng)
     for (uint32_t n = 0; n < plan->node_count; n++)
         plan->nodes[n] = (qr_sim_node_plan_t){n < edges ? QR_SIM_EDGE : QR_SIM_DEVICE, n >= edges};
     plan->workload.fail_over = 1;
-    plan->offer_timeout_ms = between(prng, 30, 500); /* so that what waits for an answer also gives up within a pause */
+    plan->offer_timeout_ms =
+        between(prng, 150, 600); /* above the slowest round trip; what waits for an answer also gives up within a pause */
     uint64_t at_us = 2000000, gap_us = 6000000 + 3000ull * plan->peer_down_ms;
     for (uint32_t i = between(prng, 1, 4); i > 0; i--) {
         uint32_t device = edges + (uint32_t)qr_prng_below(prng, devices), edge = (uint32_t)qr_prng_below(prng, edges),
