@@ -605,8 +605,9 @@ static void print_subcommands(FILE *out)
 /* What was printed reached its reader, or the status says it did not. */
 static int printed(int status)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-    fprintf(stderr, "quire: standard output could not be written: %s\n", strerror(errno));
+    bool lost = ferror(stdout) != 0; /* of earlier: its reason is gone */
+    if (fflush(stdout) == 0 && !lost) return status;
+    fprintf(stderr, "quire: standard output could not be written: %s\n", lost ? "part of it was lost" : strerror(errno));
     return status ? status : 1;
 }
 int main(int count, char **word)

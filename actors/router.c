@@ -14,6 +14,7 @@
  * down, the worker began anew or stopped, or it ends the request with an error that is its own failing:
  *     MEMORY IO BUSY SHORTFALL PEER_DOWN STALE DRAINING DEVICE IN_USE UNKNOWN NO_WORKER      offered again
  *     every other error (DEADLINE, NUMERIC, CONTEXT, NEVER_FITS, SLOW_CLIENT, PROTOCOL ...)   ends it: another worker would say the same
+ * BUSY and SHORTFALL before the first token are no loss but a refusal that came late: the next candidate is asked, or the caller is told.
  * The next offer carries attempt + 1, the prompt and every token received so far, generated_from = the prompt's length, the first
  * max_tokens and what is left of the budget: sampling and stop positions go on where they were. It goes to the best other worker; to
  * the lost one only after something new was heard of it. Without a candidate it waits RETRY_WAIT_US, or until its budget is over. After

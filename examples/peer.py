@@ -21,6 +21,7 @@ import msgpack
 import zmq
 
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "messages", "README.md")
+PROBE_S = 30  # most time a probe may take
 PACKED = {"u32s": "I", "u64s": "Q"}
 
 
@@ -182,8 +183,10 @@ def main():
     link.open()
     worker = document.address(words.peer, 0, "worker")
     link.say("probe", document.address(words.node, 0, "router"), worker, probe_id=7)  # walks to the device and back
-    while (message := link.receive(10)) is None or message[0] != "probe_done":
-        pass
+    end = time.monotonic() + PROBE_S
+    while (message := link.receive(1)) is None or message[0] != "probe_done":
+        if time.monotonic() >= end:
+            sys.exit(f"peer: node {words.peer} did not answer a probe within {PROBE_S} s; is its device ready?")
     show = lambda tokens: print(*tokens, sep="\n", end="\n" if tokens else "", flush=True)  # noqa: E731
     _, finish = generate(link, worker, [int(t) for t in words.tokens.split(",")], words.max_tokens, show)
     print(f"finish {finish}")

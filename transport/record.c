@@ -315,28 +315,38 @@ int qr_record_folder(const char *folder)
     return -QR_E_IO;
 }
 
-/* Finds the next free number, so that an earlier run's segments stay readable beside ours until the bound takes them. */
 static int by_age(const void *a, const void *b)
 {
     return strcmp(strrchr(((const kept_file_t *)a)->name, '-'), strrchr(((const kept_file_t *)b)->name, '-'));
 }
 
+/* Whether a file is a segment of this node: NODE-ROLE.DEVICE.INSTANCE-NNNNNNNN. A node's name may hold '-', a role's does not. */
+static bool is_ours(const writer_t *writer, const char *name, uint32_t *ret_number)
+{
+    size_t count = strlen(name), prefix = strlen(writer->config->node);
+    if (count >= sizeof writer->kept[0].name || count < prefix + 11 || strncmp(name, writer->config->node, prefix) != 0) return false;
+    const char *number = name + count - 8, *role = name + prefix + 1;
+    if (name[prefix] != '-' || number[-1] != '-' || strspn(number, "0123456789") != 8) return false;
+    *ret_number = (uint32_t)strtoul(number, NULL, 10);
+    return memchr(role, '-', (size_t)(number - 1 - role)) == NULL;
+}
+
+/* Finds the next free number, so that an earlier run's segments stay readable beside ours until the bound takes them. */
 static void scan(writer_t *writer)
 {
     DIR *folder = opendir(writer->config->folder);
     if (!folder) return;
-    size_t prefix = strlen(writer->config->node);
     for (struct dirent *entry; (entry = readdir(folder));) {
         struct stat stat;
-        const char *dash = strrchr(entry->d_name, '-');
-        bool ours = strncmp(entry->d_name, writer->config->node, prefix) == 0 && entry->d_name[prefix] == '-' && dash &&
-                    strlen(dash) == 9 && strlen(entry->d_name) < sizeof writer->kept[0].name;
-        if (!ours || writer->kept_count == FILES_MAX || fstatat(writer->folder, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0) continue;
+        uint32_t number;
+        if (!is_ours(writer, entry->d_name, &number) || writer->kept_count == FILES_MAX ||
+            fstatat(writer->folder, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
         kept_file_t *kept = &writer->kept[writer->kept_count++];
         memcpy(kept->name, entry->d_name, strlen(entry->d_name) + 1);
         kept->bytes = (uint64_t)stat.st_size;
         writer->bytes += kept->bytes;
-        writer->next = qr_max_u32(writer->next, (uint32_t)strtoul(dash + 1, NULL, 10) + 1);
+        writer->next = qr_max_u32(writer->next, number + 1);
     }
     (void)closedir(folder);
     qsort(writer->kept, writer->kept_count, sizeof *writer->kept, by_age);

@@ -81,33 +81,8 @@ static void send_rows(world_t *w, qr_log_batch_t *b, uint32_t from, uint32_t to)
     const qr_catalog_batch_t all = whole_log(w);
     columns_clear(&part);
     uint32_t i = 0;
-    for (qr_catalog_row_t row = {0}; qr_catalog_row_next(&all, &row); i++) {
-        if (i < from || i >= to) continue;
-        uint32_t n = row.change_count, first = row.first_change;
-        const qr_append_t body = {
-            .txs = {&row.tx, 1},
-            .writer_epochs = {&row.writer_epoch, 1},
-            .publishers = {&row.publisher, 1},
-            .publisher_epochs = {&row.publisher_epoch, 1},
-            .node_epochs = {&row.node_epoch, 1},
-            .sequences = {&row.sequence, 1},
-            .fingerprints = {row.fingerprint, 32},
-            .chunk_tokens = {&row.chunk_tokens, 1},
-            .group_counts = {&row.group_count, 1},
-            .windows = {row.windows, row.group_count},
-            .change_counts = {&row.change_count, 1},
-            .kinds = {w->log.kinds + first, n},
-            .tiers = {w->log.tiers + first, n},
-            .groups = {w->log.groups + first, n},
-            .chains = {w->log.chains + 32 * (size_t)first, 32ull * n},
-            .digests = {w->log.digests + 32 * (size_t)first, 32ull * n},
-            .starts = {w->log.starts + first, n},
-            .counts = {w->log.counts + first, n},
-            .sizes = {w->log.sizes + first, n},
-        };
-        const qr_catalog_batch_t one = QR_CATALOG_BATCH(&body);
-        columns_add(&part, &one);
-    }
+    for (qr_catalog_row_t row = {0}; qr_catalog_row_next(&all, &row); i++)
+        if (i >= from && i < to) columns_add_row(&part, &all, &row);
     qr_log_batch_t full = {COLUMNS_BATCH(&part)};
     full.log_id = LOG;
     full.newest_tx = w->newest;

@@ -141,7 +141,7 @@ class Mesh(unittest.TestCase):
             self.assertEqual(status, 503, answer)
             self.assertEqual(answer["error"]["type"], "server_error")
             self.assertEqual(mesh.edge.get("/readyz")[0], 503)
-            mesh.device.process.wait()
+            mesh.device.process.wait(30)
             mesh.start_device()
             mesh.edge.wait_ready(60)
             self.assertEqual(mesh.edge.complete(prompt="hello", max_tokens=2)["usage"]["completion_tokens"], 2)
@@ -175,7 +175,7 @@ class Mesh(unittest.TestCase):
                 self.assertEqual(text, want["text"])
                 self.assertEqual(finish, "length")
                 self.assertEqual(mesh.edge.metrics()["quire_retries_total"], number + 1)
-                mesh.devices[killed].process.wait()
+                mesh.devices[killed].process.wait(30)
                 mesh.start_device(killed)
 
     def test_I3_S6_stream_continues_while_its_worker_is_frozen(self):
@@ -206,8 +206,8 @@ class Mesh(unittest.TestCase):
             client = subprocess.Popen(["curl", "-s", "-o", "/dev/null", "-d", body, mesh.edge.base + "/v1/completions"])
             mesh.edge.settle("quire_lanes_open", 1)
             mesh.edge.process.kill()
-            mesh.edge.process.wait()
-            client.wait()
+            mesh.edge.process.wait(30)
+            client.wait(30)
             edge = Server("--topology", mesh.topology, "--node", "edge", command=("node",))
             with edge:
                 edge.settle("quire_lanes_open", 0)

@@ -119,7 +119,7 @@ class Replay(unittest.TestCase):
         with TwoProcesses() as mesh, tempfile.TemporaryDirectory() as folder:
             folders = [os.path.join(folder, name) for name in ("edge", "first", "second")]
             mesh.device.process.kill()
-            mesh.device.process.wait()
+            mesh.device.process.wait(30)
             mesh.edge.stop()
             start = lambda node, to: Server("--topology", mesh.topology, "--node", node, "--record", to, command=("node",), wait=False)  # noqa: E731
             with start("device0", folders[1]) as device, start("edge", folders[0]) as edge:
@@ -129,7 +129,7 @@ class Replay(unittest.TestCase):
                 [t.start() for t in asks]
                 edge.settle("quire_lanes_open", 4)
                 device.process.kill()
-                device.process.wait()
+                device.process.wait(30)
                 [t.join(60) for t in asks]
                 with start("device0", folders[2]) as second:
                     edge.wait_ready(60)

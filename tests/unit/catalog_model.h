@@ -157,31 +157,34 @@ static inline void columns_random(columns_t *c, qr_prng_t *prng, uint32_t model,
     .group_counts = {(c)->group_counts, (c)->row_count}, .windows = {(c)->windows, (c)->window_count},                                     \
     .change_counts = {(c)->change_counts, (c)->row_count}, COLUMNS_CHANGES(c)
 
-/* Appends every row of a batch. */
+/* Appends one row of a batch. */
+static inline void columns_add_row(columns_t *c, const qr_catalog_batch_t *b, const qr_catalog_row_t *row)
+{
+    uint32_t r = c->row_count, at = c->change_count;
+    columns_row(c, row->tx, row->writer_epoch, row->publisher, row->publisher_epoch, row->node_epoch, row->sequence, MODELS);
+    memcpy(c->fingerprints + 32 * (size_t)r, row->fingerprint, 32);
+    c->chunk_tokens[r] = row->chunk_tokens;
+    c->group_counts[r] = row->group_count;
+    qr_copy(c->windows + c->window_count, row->windows, 4 * (size_t)row->group_count);
+    c->window_count += row->group_count;
+    size_t from = row->first_change, n = row->change_count;
+    qr_assert(at + n <= COLUMN_CHANGES);
+    c->change_counts[r] = row->change_count;
+    c->change_count += row->change_count;
+    if (n == 0) return;
+    memcpy(c->kinds + at, b->changes.kinds.data + from, n);
+    memcpy(c->tiers + at, b->changes.tiers.data + from, n);
+    memcpy(c->groups + at, b->changes.groups.data + from, 4 * n);
+    memcpy(c->chains + 32 * (size_t)at, b->changes.chains.data + 32 * from, 32 * n);
+    memcpy(c->digests + 32 * (size_t)at, b->changes.digests.data + 32 * from, 32 * n);
+    memcpy(c->starts + at, b->changes.starts.data + from, 4 * n);
+    memcpy(c->counts + at, b->changes.counts.data + from, 4 * n);
+    memcpy(c->sizes + at, b->changes.sizes.data + from, 8 * n);
+}
+
 static inline void columns_add(columns_t *c, const qr_catalog_batch_t *b)
 {
-    for (qr_catalog_row_t row = {0}; qr_catalog_row_next(b, &row);) {
-        uint32_t r = c->row_count, at = c->change_count;
-        columns_row(c, row.tx, row.writer_epoch, row.publisher, row.publisher_epoch, row.node_epoch, row.sequence, MODELS);
-        memcpy(c->fingerprints + 32 * (size_t)r, row.fingerprint, 32);
-        c->chunk_tokens[r] = row.chunk_tokens;
-        c->group_counts[r] = row.group_count;
-        qr_copy(c->windows + c->window_count, row.windows, 4 * (size_t)row.group_count);
-        c->window_count += row.group_count;
-        size_t from = row.first_change, n = row.change_count;
-        qr_assert(at + n <= COLUMN_CHANGES);
-        c->change_counts[r] = row.change_count;
-        c->change_count += row.change_count;
-        if (n == 0) continue;
-        memcpy(c->kinds + at, b->changes.kinds.data + from, n);
-        memcpy(c->tiers + at, b->changes.tiers.data + from, n);
-        memcpy(c->groups + at, b->changes.groups.data + from, 4 * n);
-        memcpy(c->chains + 32 * (size_t)at, b->changes.chains.data + 32 * from, 32 * n);
-        memcpy(c->digests + 32 * (size_t)at, b->changes.digests.data + 32 * from, 32 * n);
-        memcpy(c->starts + at, b->changes.starts.data + from, 4 * n);
-        memcpy(c->counts + at, b->changes.counts.data + from, 4 * n);
-        memcpy(c->sizes + at, b->changes.sizes.data + from, 8 * n);
-    }
+    for (qr_catalog_row_t row = {0}; qr_catalog_row_next(b, &row);) columns_add_row(c, b, &row);
 }
 
 /* ---- the plain model ------------------------------------------------------------------------------------------------------ */

@@ -374,29 +374,7 @@ static void run_tell(run_t *r, uint64_t first, uint64_t last)
     columns_clear(&some);
     for (qr_catalog_row_t row = {0}; qr_catalog_row_next(&all, &row);) {
         if (row.tx < first || row.tx > last) continue;
-        qr_append_t body = {
-            .txs = {&row.tx, 1},
-            .writer_epochs = {&row.writer_epoch, 1},
-            .publishers = {&row.publisher, 1},
-            .publisher_epochs = {&row.publisher_epoch, 1},
-            .node_epochs = {&row.node_epoch, 1},
-            .sequences = {&row.sequence, 1},
-            .fingerprints = {row.fingerprint, 32},
-            .chunk_tokens = {&row.chunk_tokens, 1},
-            .group_counts = {&row.group_count, 1},
-            .windows = {row.windows, row.group_count},
-            .change_counts = {&row.change_count, 1},
-            .kinds = {r->log.kinds + row.first_change, row.change_count},
-            .tiers = {r->log.tiers + row.first_change, row.change_count},
-            .groups = {r->log.groups + row.first_change, row.change_count},
-            .chains = {r->log.chains + 32 * (size_t)row.first_change, 32ull * row.change_count},
-            .digests = {r->log.digests + 32 * (size_t)row.first_change, 32ull * row.change_count},
-            .starts = {r->log.starts + row.first_change, row.change_count},
-            .counts = {r->log.counts + row.first_change, row.change_count},
-            .sizes = {r->log.sizes + row.first_change, row.change_count},
-        };
-        qr_catalog_batch_t single = QR_CATALOG_BATCH(&body);
-        columns_add(&some, &single);
+        columns_add_row(&some, &all, &row);
         if (row.tx > r->applied && first <= r->applied + 1) run_apply(r, &all, &row);
     }
     r->known = qr_max_u64(r->newest, last);

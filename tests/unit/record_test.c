@@ -82,6 +82,7 @@ static const char zpl[] =
     "    host = edge\n        actor = prompt\n";
 
 static char folder[32];
+static bool with_strangers; /* files of an earlier run and of a node with a longer name lie in the folder already */
 static qr_given_t *given;
 static char names[1024][96];
 static uint32_t name_count;
@@ -106,6 +107,19 @@ static uint64_t list(void)
     return bytes;
 }
 
+static const char *const strangers[] = {"n-1-scheduler.0.0-00000003", "n-1-2-scheduler.0.0-00000001", "n-1-scheduler.0.0-0000000x"};
+static void make_strangers(void)
+{
+    for (size_t i = 0; i < QR_COUNT(strangers); i++) {
+        char path[256];
+        (void)snprintf(path, sizeof path, "%s/%s", folder, strangers[i]);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        assert_int_equal(fputs("old", file) < 0, 0);
+        assert_int_equal(fclose(file), 0);
+    }
+}
+
 static void record(uint64_t count, uint64_t bytes)
 {
     char words[256];
@@ -114,6 +128,7 @@ static void record(uint64_t count, uint64_t bytes)
     qr_text_init(&error, words, sizeof words);
     (void)snprintf(folder, sizeof folder, "/tmp/qr-record-XXXXXX");
     assert_non_null(mkdtemp(folder));
+    if (with_strangers) make_strangers();
     rounds = count;
     atomic_store(&finished, false);
     given = toy_given();
@@ -467,6 +482,22 @@ static void test_state_as_runs(void **state)
     free(back);
 }
 
+/* The bound deletes this node's oldest segments, also of an earlier run, and nobody else's. */
+static void test_only_own_segments_are_deleted(void **state)
+{
+    (void)state;
+    with_strangers = true;
+    record(20000, 200000);
+    with_strangers = false;
+    static const bool stays[] = {false, true, true};
+    for (size_t i = 0; i < QR_COUNT(strangers); i++) {
+        char path[256];
+        (void)snprintf(path, sizeof path, "%s/%s", folder, strangers[i]);
+        assert_int_equal(access(path, F_OK) == 0, stays[i]);
+    }
+    forget();
+}
+
 static void test_stays_within_its_bound(void **state)
 {
     (void)state;
@@ -583,12 +614,19 @@ static void test_tap_refuses_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replays_byte_for_byte),    cmocka_unit_test(test_replay_sees_a_difference),
-        cmocka_unit_test(test_stays_within_its_bound),   cmocka_unit_test(test_truncated_and_hostile_files),
-        cmocka_unit_test(test_tap_prints_by_the_schema), cmocka_unit_test(test_state_as_runs),
-        cmocka_unit_test(test_tap_refuses_by_name),      cmocka_unit_test(test_replay_prints_a_line_for_each_segment_and_a_sum),
-        cmocka_unit_test(test_replay_refuses_by_name),   cmocka_unit_test(test_a_changed_byte_is_damage),
-        cmocka_unit_test(test_settings_come_back),       cmocka_unit_test(test_an_answer_to_an_ended_session_was_not_sent),
+        cmocka_unit_test(test_only_own_segments_are_deleted),
+        cmocka_unit_test(test_replays_byte_for_byte),
+        cmocka_unit_test(test_replay_sees_a_difference),
+        cmocka_unit_test(test_stays_within_its_bound),
+        cmocka_unit_test(test_truncated_and_hostile_files),
+        cmocka_unit_test(test_tap_prints_by_the_schema),
+        cmocka_unit_test(test_state_as_runs),
+        cmocka_unit_test(test_tap_refuses_by_name),
+        cmocka_unit_test(test_replay_prints_a_line_for_each_segment_and_a_sum),
+        cmocka_unit_test(test_replay_refuses_by_name),
+        cmocka_unit_test(test_a_changed_byte_is_damage),
+        cmocka_unit_test(test_settings_come_back),
+        cmocka_unit_test(test_an_answer_to_an_ended_session_was_not_sent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
