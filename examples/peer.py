@@ -71,7 +71,7 @@ class Link:
     def __init__(self, document, endpoint, node, peer, secret=None, server_key=None, chatty=False):
         self.document, self.node, self.peer, self.chatty = document, node, peer, chatty
         self.epoch, self.session = time.time_ns(), random.getrandbits(63) | 1
-        self.sequences, self.echo, self.up = {}, 0, False
+        self.sequences, self.echo, self.up, self.sent = {}, 0, False, 0
         self.chunk_tokens, self.fingerprints = 0, b""
         self.said_hello = 0.0
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
@@ -86,6 +86,7 @@ class Link:
         self.sequences[sender, to] = self.sequences.get((sender, to), 0) + 1
         if self.chatty:
             print(f"<-- {name} {fields}", file=sys.stderr)
+        self.sent += 1
         self.socket.send(self.document.encode(name, sender, to, self.epoch, self.sequences[sender, to], **fields))
 
     def hello(self):
@@ -93,7 +94,7 @@ class Link:
         mine, other = (self.document.address(node, 0, "uplink") for node in (self.node, self.peer))
         self.socket.send(self.document.encode("link_hello", mine, other, self.epoch, 1, protocol=1, schema_hash=self.document.schema_hash,
                                               node=self.node, node_epoch=self.epoch, session=self.session, echo=self.echo,
-                                              chunk_tokens=self.chunk_tokens, fingerprints=self.fingerprints))
+                                              chunk_tokens=self.chunk_tokens, fingerprints=self.fingerprints, sent=self.sent))
 
     def on_hello(self, hello):
         if hello["schema_hash"] != self.document.schema_hash:

@@ -44,6 +44,7 @@ static uint32_t begin(qr_link_t *link, uint64_t new_session, uint64_t now_us)
     if (!QR_MUTANT(306)) link->session = new_session;
     link->peer_session = link->peer_epoch = 0;
     link->strikes = 0;
+    link->sent = link->received = 0;
     link->heard_us = link->hello_due_us = now_us;
     return bits;
 }
@@ -55,6 +56,8 @@ uint32_t qr_link_hello(qr_link_t *link, const qr_link_hello_t *hello, uint64_t n
     if (link->up && (hello->session != link->peer_session || hello->echo != link->session)) {
         /* The peer began anew. Our session number goes with the old one, else its late echo would count for the new. */
         bits |= begin(link, new_session, now_us);
+    } else if (hello->echo == link->session && hello->sent != link->received && !QR_MUTANT(480)) {
+        bits |= QR_LINK_LOST | begin(link, new_session, now_us);
     }
     bool news = hello->session != link->peer_session;
     link->peer_session = hello->session;

@@ -740,6 +740,7 @@ static void count_uplink(const qr_uplink_counts_t *counts, qr_mesh_counts_t *sum
     sum->link_local_refused = atomic_load(&counts->local_refused);
     sum->link_keys_refused = atomic_load(&counts->keys_refused);
     sum->link_sessions = atomic_load(&counts->sessions);
+    sum->link_lost = atomic_load(&counts->lost);
     sum->link_down_dropped = atomic_load(&counts->dropped_down);
 }
 

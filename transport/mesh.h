@@ -54,7 +54,7 @@ typedef struct qr_mesh_counts {
     /* of the uplink: messages from and to other nodes, bytes that were none, messages refused, of an ended session, with handles,
      * keys not on the allow-list, sessions begun, messages dropped because their node was down */
     uint64_t link_received, link_sent, link_malformed, link_refused, link_stale, link_local_refused, link_keys_refused, link_sessions,
-        link_down_dropped;
+        link_lost, link_down_dropped;
 } qr_mesh_counts_t;
 void qr_mesh_counts(const qr_mesh_t *mesh, qr_mesh_counts_t *ret_counts);
 

@@ -396,7 +396,8 @@ static void say_hello(qr_uplink_t *uplink, peer_t *peer, uint32_t kind)
                                                  .session = link->session,
                                                  .echo = link->peer_session,
                                                  .chunk_tokens = uplink->config.chunk_tokens,
-                                                 .fingerprints = uplink->fingerprints};
+                                                 .fingerprints = uplink->fingerprints,
+                                                 .sent = link->sent};
     int64_t bytes = qr_codec_encode(message, uplink->wire, QR_MESSAGE_BYTES_MAX);
     qr_assert(bytes > 0);
     (void)send_to(uplink, peer, kind, uplink->wire, (size_t)bytes); /* not connected yet: the next one will be */
@@ -424,6 +425,7 @@ static void export_message(qr_uplink_t *uplink, const uint8_t *bytes, size_t cou
     }
     if (peer && peer->up) {
         if (send_to(uplink, peer, CONTROL, bytes, count)) {
+            peer->sides[CONTROL].link.sent++;
             bump(&uplink->counts.sent);
             return;
         }
@@ -456,6 +458,10 @@ static void on_hello(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, const qr_
         return;
     }
     uint32_t bits = qr_link_hello(&peer->sides[kind].link, hello, session_new(), uplink->now_us);
+    if (bits & QR_LINK_LOST) {
+        bump(&uplink->counts.lost);
+        complain(uplink, peer->routing, "sent messages that did not arrive; its session begins anew");
+    }
     act(uplink, peer, kind, bits, QR_E_PEER_DOWN);
     if (bits & QR_LINK_REPLY) say_hello(uplink, peer, kind);
 }
@@ -500,6 +506,7 @@ static void import_message(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, con
     qr_message_t *message = &uplink->message;
     if (qr_codec_decode(bytes, count, &uplink->arena, message) != 0) {
         bump(&uplink->counts.malformed);
+        link->received++;
         strike(uplink, peer, kind, "sent bytes that are no message");
         return;
     }
@@ -512,6 +519,7 @@ static void import_message(qr_uplink_t *uplink, peer_t *peer, uint32_t kind, con
         return;
     }
     link->heard_us = uplink->now_us;
+    link->received++;
     const char *refusal = kind == BULK ? "sent a message on the bulk link" : import_refusal(uplink, peer, message);
     if (refusal) {
         bump(&uplink->counts.refused);

@@ -22,7 +22,7 @@
 enum { QR_UPLINK_STRIKES = 16, QR_UPLINK_MARK = 4096, QR_UPLINK_HELLO_US = 200000 };
 
 typedef struct qr_uplink_counts {
-    _Atomic uint64_t received, sent, malformed, refused, stale, local_refused, keys_refused, sessions, dropped_down;
+    _Atomic uint64_t received, sent, malformed, refused, stale, local_refused, keys_refused, sessions, lost, dropped_down;
 } qr_uplink_counts_t;
 
 typedef struct qr_uplink_config {

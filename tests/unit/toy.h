@@ -13,7 +13,7 @@
 typedef struct toy {
     uint64_t address, epoch, partner_count;
     uint64_t partners[QR_PARTNERS_MAX];
-    uint64_t sent, answered, received, alarms, pieces, links_up, links_down, left, open_probes, work_left, probe_from;
+    uint64_t sent, answered, received, alarms, pieces, links_up, links_down, up, left, open_probes, work_left, probe_from;
     uint64_t last_us;
 } toy_t;
 
@@ -52,8 +52,8 @@ static bool toy_life(toy_t *toy, const qr_message_t *m, qr_outbox_t *outbox)
         return true;
     case QR_MESSAGE_drain: qr_send(outbox, m->from, drained, (&(qr_drained_t){0})); return true;
     case QR_MESSAGE_stop: qr_send(outbox, m->from, stopped, (&(qr_stopped_t){0})); return true;
-    case QR_MESSAGE_link_up: toy->links_up++; return true;
-    case QR_MESSAGE_link_down: toy->links_down++; return true;
+    case QR_MESSAGE_link_up: toy->links_up++, toy->up = 1; return true;
+    case QR_MESSAGE_link_down: toy->links_down++, toy->up = 0; return true; /* also the answer of each question for a node that is down */
     default: return false;
     }
 }

@@ -10,7 +10,9 @@
 #include "transport/uplink.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -25,7 +27,7 @@
 
 static void ask(toy_t *toy, qr_outbox_t *outbox)
 {
-    while (toy->links_up > toy->links_down && toy->open_probes < 16 && toy->partner_count) {
+    while (toy->up && toy->open_probes < 16 && toy->partner_count) {
         toy->open_probes++;
         qr_send(outbox, toy->partners[0], probe, (&(qr_probe_t){++toy->sent}));
     }
@@ -38,7 +40,7 @@ static void router_handle(void *self, const qr_given_t *given, const qr_message_
     if (toy_life(toy, m, outbox)) {
         if (m->type == QR_MESSAGE_link_down) toy->open_probes = 0;
         if (m->type == QR_MESSAGE_link_up) ask(toy, outbox);
-        if (m->type == QR_MESSAGE_stop) toy->links_down = toy->links_up;
+        if (m->type == QR_MESSAGE_stop) toy->up = 0;
         return;
     }
     if (m->type != QR_MESSAGE_probe_done) return;
@@ -123,17 +125,19 @@ static void make_topology(bool curve)
     if (qr_topology_parse("t", text, strlen(text), &topology, &error) != 0) fail_msg("%s", words);
 }
 
-static qr_mesh_t *node_new(const char *name)
+static qr_mesh_t *node_on(const qr_topology_t *nodes, const char *name)
 {
     char words[256];
     qr_text_t error;
     qr_text_init(&error, words, sizeof words);
     qr_mesh_config_t config = {
-        .topology = &topology, .node = name, .classes = toys, .class_count = 2, .given = given, .check = true, .log_level = log_level};
+        .topology = nodes, .node = name, .classes = toys, .class_count = 2, .given = given, .check = true, .log_level = log_level};
     qr_mesh_t *mesh = NULL;
     if (qr_mesh_new(&config, &mesh, &error) != 0) fail_msg("%s", words);
     return mesh;
 }
+
+static qr_mesh_t *node_new(const char *name) { return node_on(&topology, name); }
 
 static qr_mesh_counts_t counts_of(const qr_mesh_t *mesh)
 {
@@ -145,7 +149,7 @@ static qr_mesh_counts_t counts_of(const qr_mesh_t *mesh)
 /* Waits for a condition on a node's counts, at most 10 s. */
 #define UNTIL(condition)                                                                                                                   \
     do {                                                                                                                                   \
-        uint64_t end = qr_clock_us() + 10000000;                                                                                            \
+        uint64_t end = qr_clock_us() + 10000000;                                                                                           \
         while (!(condition) && qr_clock_us() < end) usleep(2000);                                                                          \
         assert_true(condition);                                                                                                            \
     } while (0)
@@ -209,6 +213,107 @@ static void test_restart_is_a_new_session(void **state)
     finish(&device);
     qr_mesh_destroy(&edge);
     qr_mesh_destroy(&device);
+}
+
+/* ---- a connection that breaks and is made again ------------------------------------------------------------------------------------ */
+
+typedef struct relay {
+    int listener, port, target;
+    atomic_bool end, cut;
+    atomic_uint made; /* connections */
+} relay_t;
+
+static int relay_connect(int port)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0) return fd;
+    (void)close(fd);
+    return -1;
+}
+
+/* Hands on what stands ready; false when either side is gone. */
+static bool relay_pass(int from, int to)
+{
+    char bytes[16384];
+    ssize_t count = recv(from, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (count < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    for (ssize_t at = 0; at < count;) {
+        ssize_t sent = send(to, bytes + at, (size_t)(count - at), MSG_NOSIGNAL);
+        if (sent <= 0) return false;
+        at += sent;
+    }
+    return count > 0;
+}
+
+static void *relay_body(void *context)
+{
+    relay_t *relay = context;
+    while (!atomic_load(&relay->end)) {
+        struct pollfd waiting = {relay->listener, POLLIN, 0};
+        if (poll(&waiting, 1, 20) <= 0) continue;
+        int a = accept(relay->listener, NULL, NULL), b = relay_connect(relay->target);
+        atomic_store(&relay->cut, false);
+        atomic_fetch_add(&relay->made, 1);
+        bool alive = a >= 0 && b >= 0;
+        while (alive && !atomic_load(&relay->end) && !atomic_load(&relay->cut)) {
+            struct pollfd both[2] = {{a, POLLIN, 0}, {b, POLLIN, 0}};
+            (void)poll(both, 2, 20);
+            alive = (both[0].revents == 0 || relay_pass(a, b)) && (both[1].revents == 0 || relay_pass(b, a));
+        }
+        if (a >= 0) (void)close(a);
+        if (b >= 0) (void)close(b);
+    }
+    return NULL;
+}
+
+static void relay_open(relay_t *relay, int target)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    memset(relay, 0, sizeof *relay);
+    relay->target = target;
+    relay->listener = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(relay->listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(relay->listener, 4), 0);
+    assert_int_equal(getsockname(relay->listener, (struct sockaddr *)&at, &size), 0);
+    relay->port = ntohs(at.sin_port);
+}
+
+/* The connection breaks and is made again at once: nobody was silent, libzmq tells nobody, but what was in it is gone. The session begins
+ * anew, so the questions that were lost do not stay open. */
+static void test_what_a_broken_connection_lost_is_noticed(void **state)
+{
+    (void)state;
+    static qr_topology_t edge_topology;
+    static relay_t relay;
+    make_topology(false);
+    relay_open(&relay, next_port);
+    edge_topology = topology;
+    (void)snprintf(edge_topology.nodes[1].control, sizeof edge_topology.nodes[1].control, "tcp://127.0.0.1:%d", relay.port);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, relay_body, &relay), 0);
+    uint64_t down_ms = given->params.peer_down_ms;
+    given->params.peer_down_ms = 4000; /* hellos once a second: silence is not what ends it */
+    qr_mesh_t *device = node_new("device0"), *edge = node_on(&edge_topology, "edge");
+    for (uint32_t i = 0; i < 4; i++) {
+        uint64_t before = counts_of(edge).link_received, made = atomic_load(&relay.made);
+        UNTIL(counts_of(edge).link_received > before + 100);
+        atomic_store(&relay.cut, true);
+        UNTIL(atomic_load(&relay.made) > made);
+    }
+    uint64_t before = counts_of(edge).link_received;
+    UNTIL(counts_of(edge).link_received > before + 100);
+    finish(&edge);
+    finish(&device);
+    atomic_store(&relay.end, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    (void)close(relay.listener);
+    const toy_t *router = qr_mesh_state(edge, qr_address(1, 0, QR_ROLE_router, 0));
+    assert_true(router->links_up >= 2);
+    qr_mesh_destroy(&edge);
+    qr_mesh_destroy(&device);
+    given->params.peer_down_ms = down_ms;
 }
 
 /* Two processes; the device is killed: the edge hears of it within the time of silence. */
@@ -713,6 +818,26 @@ static void test_sessions_need_the_echo(void **state)
     assert_int_equal(qr_link_end(&a, 103, 0, 9999), 0);
 }
 
+static void test_a_hello_that_counts_more_than_came_ends_the_session(void **state)
+{
+    (void)state;
+    qr_link_t a;
+    qr_link_init(&a, 100, 0);
+    qr_link_hello_t hello = {.session = 200, .node_epoch = 2, .echo = 100};
+    assert_int_equal(qr_link_hello(&a, &hello, 101, 1), QR_LINK_UP | QR_LINK_REPLY);
+    a.received = 3;
+    hello.sent = 3;
+    assert_int_equal(qr_link_hello(&a, &hello, 101, 2), 0);
+    hello.sent = 4; /* the fourth did not come */
+    assert_int_equal(qr_link_hello(&a, &hello, 101, 3), QR_LINK_DOWN | QR_LINK_LOST | QR_LINK_REPLY);
+    assert_false(a.up);
+    assert_int_equal(a.session, 101);
+    assert_int_equal(qr_link_hello(&a, &hello, 102, 4), QR_LINK_REPLY); /* the old echo, whatever it counts */
+    hello = (qr_link_hello_t){.session = 201, .node_epoch = 2, .echo = 101, .sent = 2};
+    assert_int_equal(qr_link_hello(&a, &hello, 102, 5), QR_LINK_LOST | QR_LINK_REPLY); /* lost before it was up here: not up */
+    assert_false(a.up);
+}
+
 static void test_a_link_has_a_rate(void **state)
 {
     (void)state;
@@ -756,12 +881,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sessions_need_the_echo),
+        cmocka_unit_test(test_a_hello_that_counts_more_than_came_ends_the_session),
         cmocka_unit_test(test_a_link_has_a_rate),
         cmocka_unit_test(test_hellos_of_another_vocabulary_are_refused),
         cmocka_unit_test(test_kill_is_noticed),
         cmocka_unit_test(test_two_nodes_in_one_process),
         cmocka_unit_test(test_two_nodes_without_keys_on_loopback),
         cmocka_unit_test(test_restart_is_a_new_session),
+        cmocka_unit_test(test_what_a_broken_connection_lost_is_noticed),
         cmocka_unit_test(test_TR_05),
         cmocka_unit_test(test_hostile_peer_is_dropped),
         cmocka_unit_test(test_wrong_messages_do_not_fill_the_log),
