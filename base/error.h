@@ -33,7 +33,10 @@
     X(24, PERMISSION, "not permitted")                                                                                                     \
     X(25, UNKNOWN, "unknown route, lane or request")                                                                                       \
     X(26, NO_WORKER, "no worker is ready")                                                                                                 \
-    X(27, SWITCH_ROWS, "a test switch forbids computing this many prompt rows")
+    X(27, SWITCH_ROWS, "a test switch forbids computing this many prompt rows")                                                            \
+    X(28, DIGEST, "the bytes do not have the digest they must have")                                                                       \
+    X(29, IDENTITY, "the file is not the chunk that was asked for")                                                                        \
+    X(30, NO_SPACE, "the disk or the store's bound has no room")
 
 #define QR_ERROR_ENUM(code, name, sentence) QR_E_##name = (code),
 enum { QR_ERROR_MAP(QR_ERROR_ENUM) QR_E_COUNT };

@@ -24,6 +24,10 @@ enum {
     QR_NOTES_MAX = 64,             /* notes one handler call may emit; more are counted and dropped */
     QR_TEXT_BYTES_MAX = 1 << 20,   /* bytes of text of one request; longer: 413 */
     QR_CHAT_MESSAGES_MAX = 2048,   /* messages of one chat request; more: 400 */
+    QR_RESTORE_LEASES = 8,         /* files leased ahead by one restore_streamer */
+    QR_RESTORE_UPLOADS = 2,        /* uploads under way: one moves, one waits */
+    QR_CAPTURES_MAX = 8,           /* captures that wait; more are skipped and counted */
+    QR_CAPTURE_DROPS = 64,         /* files dropped together to make room */
     QR_CATALOG_PUBLISHES = 4,      /* publishes one publisher may have open at the catalog writer */
     QR_CATALOG_CHANGES_MAX = 512,  /* changes of one publish; more: LIMIT, publish them in parts */
     QR_CATALOG_LOOKUPS = 64,       /* lookups one asker may have open */

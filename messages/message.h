@@ -31,7 +31,7 @@ typedef struct { uint8_t bytes[32]; } qr_hash_t;                     /* SHA-256 
 enum {
 #define BEGIN(name, number, mood, question, scope) QR_MESSAGE_##name = (number),
 #include "messages/schema.def"
-    QR_MESSAGE_TYPES_MAX = 128 /* numbers are below this */
+    QR_MESSAGE_TYPES_MAX = 256 /* numbers are below this */
 };
 
 typedef struct qr_message {
