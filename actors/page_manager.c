@@ -7,6 +7,7 @@
  *   scheduler -- route_release --> me         -- route_released --> scheduler
  *   me -- fence --> transfer                  transfer -- fenced --> me
  *   any holder -- pages_pin, pages_unpin --> me;  admin -- cache_drop, metrics_read --> me
+ *   me -- capture --> checkpoint_writer       checkpoint_writer -- captured --> me       (only on a node with a store)
  *
  * A reserve is planned in one handler against the state as it is: match, what the match pins, what is short, what must leave. The
  * check half writes nothing but its own scratch; the commit half cannot fail because the check half counted.
@@ -27,7 +28,9 @@
  * I9. A load beside a pending copy reaches beyond the copied rows and leaves the source held: whichever happens is right.
  * I10. Windowed groups load what their window holds: a load ends within every group's pages, so a long one goes in steps.
  * I11. A match that is short of pages falls back to whole pages before it is refused: alone on the device, every request that
- *      can ever fit is admitted. */
+ *      can ever fit is admitted.
+ * I12. Every chunk whose last row was computed here is offered for capture once; while QR_CAPTURES_MAX offers are open, further ones are
+ *      skipped and counted (who captures a later chunk of the chain captures what it continues). */
 #include "actors/page_manager.h"
 
 #include "actors/note.h"
@@ -80,8 +83,11 @@ typedef struct page_manager {
     uint64_t address, epoch;
     uint64_t routes_at, walks_at, pages_at, leases_at, lease_pages_at, fences_at, scratch_at, residents_at;
     uint64_t drainer, drain_by_us; /* 0 = not draining */
-    uint64_t copies_total;
+    uint64_t copies_total, captures_asked, captures_skipped;
+    uint64_t tokens_at; /* scratch: ids of one chain */
     uint32_t group_count, page_tokens, blocks_max, route_capacity, lease_blocks, scratch_count;
+    uint32_t chunk_tokens; /* 0: nothing is captured here */
+    uint32_t captures_open;
     uint32_t free_route, routes_open;
     uint32_t loads_open; /* routes loading + fences open */
     uint32_t draining;
@@ -421,8 +427,7 @@ static void walk_extend(page_manager_t *s, route_t *route, uint32_t root, const 
         uint32_t parent = j ? walk[j - 1] : root, equal = NONE;
         if (had) qr_prefix_tree_append(tree(s), walk[j], tokens, more);
         bool alone = j && node_at(s, parent)->children == (had ? 1u : 0u); /* no other child to be equal to */
-        if (had + more == size && !alone)
-            equal = qr_prefix_tree_find(tree(s), parent, had ? qr_node_tokens(tree(s), walk[j]) : tokens);
+        if (had + more == size && !alone) equal = qr_prefix_tree_find(tree(s), parent, had ? qr_node_tokens(tree(s), walk[j]) : tokens);
         if (equal != NONE && had) {
             leaf_merge(s, walk[j], equal);
             walk[j] = equal;
@@ -550,6 +555,33 @@ static bool commit_fits(const page_manager_t *s, const route_t *route, uint32_t 
         if (qr_node_tokens(tree(s), walk[i / s->page_tokens])[i % s->page_tokens] != tokens[i - from]) return false;
     return true;
 }
+/* Offers the chunks that were completed by rows [before, route->rows) (I12). */
+static void capture_offer(const call_t *call, const route_t *route, uint32_t before)
+{
+    page_manager_t *s = call->self;
+    uint32_t from = s->chunk_tokens ? before / s->chunk_tokens : 0, to = s->chunk_tokens ? route->rows / s->chunk_tokens : 0;
+    if (to == from) return;
+    if (s->captures_open == QR_CAPTURES_MAX && !QR_MUTANT(486)) {
+        s->captures_skipped += to - from;
+        return;
+    }
+    const uint32_t *walk = walk_of(s, index_of(s, route));
+    uint32_t *tokens = (uint32_t *)at(s, s->tokens_at), count = to * s->chunk_tokens;
+    for (uint32_t row = 0; row < count; row += s->page_tokens)
+        qr_copy(tokens + row, qr_node_tokens(tree(s), walk[row / s->page_tokens]),
+                qr_min_u32(s->page_tokens, count - row) * sizeof *tokens);
+    s->captures_open++;
+    qr_send(call->outbox, qr_address_partner(s->address, QR_ROLE_checkpoint_writer), capture,
+            (&(qr_capture_t){.capture_id = ++s->captures_asked,
+                             .scope = *qr_prefix_tree_scope_hash(tree(s), root_of(s, route)),
+                             .start_rows = from * s->chunk_tokens,
+                             .tokens = {tokens, count}}));
+}
+static void on_captured(const call_t *call)
+{
+    qr_assert(call->self->captures_open);
+    call->self->captures_open--;
+}
 static void on_rows_committed(const call_t *call)
 {
     page_manager_t *s = call->self;
@@ -571,7 +603,9 @@ static void on_rows_committed(const call_t *call)
         } else if (rows > route->rows) {
             if (rows > route->tokens)
                 walk_extend(s, route, root_of(s, route), tokens + (given - (rows - route->tokens)), rows - route->tokens);
+            uint32_t before = route->rows;
             rows_commit(s, route, rows);
+            capture_offer(call, route, before);
             news = windows_advance(s, route, news);
         }
     }
@@ -1244,9 +1278,10 @@ enum {
 static void on_metrics_read(const call_t *call)
 {
     page_manager_t *s = call->self;
-    static const uint32_t ids[] = {METRIC_pages_pool,     METRIC_pages_free,       METRIC_pages_reserved, METRIC_pages_used,
-                                   METRIC_pages_retained, METRIC_pages_loading,    METRIC_pages_fenced,   METRIC_page_evictions_total,
-                                   METRIC_routes_open,    METRIC_page_copies_total};
+    static const uint32_t ids[] = {METRIC_pages_pool,        METRIC_pages_free,           METRIC_pages_reserved,
+                                   METRIC_pages_used,        METRIC_pages_retained,       METRIC_pages_loading,
+                                   METRIC_pages_fenced,      METRIC_page_evictions_total, METRIC_routes_open,
+                                   METRIC_page_copies_total, METRIC_captures_asked_total, METRIC_captures_skipped_total};
     uint64_t values[QR_COUNT(ids)] = {pages_total(s),
                                       pages_in(s, QR_PAGE_FREE),
                                       pages_in(s, QR_PAGE_RESERVED),
@@ -1256,7 +1291,9 @@ static void on_metrics_read(const call_t *call)
                                       pages_in(s, QR_PAGE_FENCED),
                                       residents(s)->evictions,
                                       s->routes_open,
-                                      s->copies_total};
+                                      s->copies_total,
+                                      s->captures_asked,
+                                      s->captures_skipped};
     qr_metrics_t body = {{ids, QR_COUNT(ids)}, {values, QR_COUNT(ids)}};
     qr_send(call->outbox, call->message->from, metrics, &body);
 }
@@ -1278,6 +1315,7 @@ static void handle(void *self, const qr_given_t *given, const qr_message_t *mess
     case QR_MESSAGE_pages_load: on_pages_load(&call); break;
     case QR_MESSAGE_load_ended: on_load_ended(&call); break;
     case QR_MESSAGE_fenced: on_fenced(&call); break;
+    case QR_MESSAGE_captured: on_captured(&call); break;
     case QR_MESSAGE_pages_pin: on_pages_pin(&call); break;
     case QR_MESSAGE_pages_unpin: on_pages_unpin(&call); break;
     case QR_MESSAGE_cache_drop: on_cache_drop(&call); break;
@@ -1380,6 +1418,7 @@ static void check(const void *self, const qr_given_t *given)
     const page_manager_t *s = self;
     uint32_t open = 0, loads = 0;
     qr_residents_check(residents(s)); /* I2 */
+    qr_assert(s->captures_open <= QR_CAPTURES_MAX); /* I12 */
     for (uint32_t r = 0; r < s->route_capacity; r++) {
         if (!is_open(route_at(s, r))) continue;
         open++;
@@ -1477,6 +1516,9 @@ static uint64_t place(page_manager_t *s, const qr_given_t *given)
     at_byte += (uint64_t)s->route_capacity * s->group_count * s->blocks_max * sizeof(uint32_t);
     s->lease_pages_at = at_byte;
     at_byte += (uint64_t)QR_LEASES_MAX * s->group_count * s->lease_blocks * sizeof(uint32_t);
+    s->tokens_at = at_byte;
+    s->chunk_tokens = given->params.store[0] ? layout->chunk_tokens : 0;
+    if (s->chunk_tokens) at_byte += (uint64_t)s->blocks_max * s->page_tokens * sizeof(uint32_t);
     return qr_round_up(at_byte, 8);
 }
 static uint64_t bytes(const qr_given_t *given)
@@ -1498,7 +1540,7 @@ static void init(void *self, const qr_given_t *given, uint64_t address)
 const qr_actor_class_t qr_page_manager_class = {
     .name = "page_manager",
     .role = QR_ROLE_page_manager,
-    .max_out = 4,
+    .max_out = 4 + QR_CAPTURES_MAX,
     .bytes = bytes,
     .init = init,
     .handle = handle,

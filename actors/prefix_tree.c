@@ -96,6 +96,10 @@ uint32_t qr_prefix_tree_scope(const qr_prefix_tree_t *tree, const qr_hash_t *has
         if (!memcmp(&scope_at(tree, s)->hash, hash, sizeof(*hash)) || QR_MUTANT(101)) return QR_NODE_ROOT | s;
     return QR_NODE_NONE;
 }
+const qr_hash_t *qr_prefix_tree_scope_hash(const qr_prefix_tree_t *tree, uint32_t root)
+{
+    return &scope_at(tree, root & ~QR_NODE_ROOT)->hash;
+}
 uint32_t qr_prefix_tree_scope_make(qr_prefix_tree_t *tree, const qr_hash_t *hash)
 {
     uint32_t root = qr_prefix_tree_scope(tree, hash);

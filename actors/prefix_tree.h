@@ -68,6 +68,8 @@ static inline uint32_t *qr_node_tokens(const qr_prefix_tree_t *tree, uint32_t no
 uint32_t qr_prefix_tree_scope(const qr_prefix_tree_t *tree, const qr_hash_t *hash);
 /* The same, made if absent; the caller adds a node to it at once (N3). */
 uint32_t qr_prefix_tree_scope_make(qr_prefix_tree_t *tree, const qr_hash_t *hash);
+/* The hash of QR_NODE_ROOT | scope. */
+const qr_hash_t *qr_prefix_tree_scope_hash(const qr_prefix_tree_t *tree, uint32_t root);
 /* The child of parent with exactly these page_tokens tokens, or QR_NODE_NONE. */
 uint32_t qr_prefix_tree_find(const qr_prefix_tree_t *tree, uint32_t parent, const uint32_t *tokens);
 /* Children whose first token is `token`: QR_NODE_NONE ends the walk, which also ends after a bounded number of steps (*steps,

@@ -5,6 +5,8 @@
  *   scheduler    -- lane_open, batch_run -->  executor  -- lane_opened, batch_done | batch_failed -->
  *   scheduler    -- rows_committed -->  page_manager,   -- step_tokens -->  worker       one of each per step
  *   scheduler    -- lane_close -->  executor,           -- route_release -->  page_manager
+ *   scheduler    -- lookup -->  catalog_replica  -- matches -->        on a node with a store: what of a prompt is durable here
+ *   scheduler    -- pages_load, load_ended -->  page_manager,  -- restore -->  restore_streamer  -- restored -->
  *
  * I1. The queue holds exactly the requests without a route, sorted by order; no two orders are equal.
  * I2. At most one pages_reserve is open; the lane it will need is set aside for it.
@@ -16,20 +18,26 @@
  * I7. Token storage: regions of the requests lie in the order of the list, do not overlap, and sum to tokens_used.
  * I8. A producer stands where the earliest request that waits for it stands, so that a wait never inverts the order.
  * I9. cached_tokens is the boundary of the grant and nothing else; computed prompt rows are counted when they are committed, those
- *     that an ended request did not come to when it ends: prompt = cached + computed + uncomputed while nothing is open. */
+ *     that an ended request did not come to when it ends: prompt = cached + computed + uncomputed while nothing is open. Restored rows
+ *     count as cached.
+ * I10. While a lane loads (pages_load .. load_closed) no batch names it, and it is closed only afterwards: what is restored into its pages
+ *     is over before they are released. A restore that stops early costs a recompute of the rest, nothing else.
+ * I11. A request waits for the catalog at most LOOK_US before pages are asked for; at most QR_CATALOG_LOOKUPS lookups are open. */
 #include "actors/scheduler.h"
 
+#include "actors/cost.h"
 #include "actors/note.h"
 #include "actors/plan.h"
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/map.h"
 #include "base/mutant.h"
-#include "base/sha256.h"
 #include "base/text.h"
 
 enum { NONE = 0xffffffffu };
 enum { ENDS_PER_CALL = 64, MAX_OUT = 4 * QR_LANES_MAX }; /* deadlines and stops end at most so many requests per call */
-enum { TOKENS_PER_REQUEST = 1024, CONTEXTS = 4 };        /* token storage: the larger of both bounds */
+enum { LOOK_US = 20000 };
+enum { TOKENS_PER_REQUEST = 1024, CONTEXTS = 4 }; /* token storage: the larger of both bounds */
 
 enum {
     METRICS =
@@ -41,13 +49,15 @@ enum request_state { REQUEST_FREE, REQUEST_QUEUED, REQUEST_SHORT, REQUEST_WAITIN
 enum lane_state { LANE_FREE, LANE_RESERVED, LANE_OPENING, LANE_RUNNING, LANE_ENDING, LANE_CLOSING };
 enum { AWAIT_OPENED = 1, AWAIT_CLOSED = 2, AWAIT_RELEASED = 4 };
 enum { COPIES_NONE, COPIES_TO_SEND, COPIES_IN_FLIGHT };
+enum { LOAD_NONE, LOAD_ASKED, LOAD_RUNNING, LOAD_CLOSING }; /* pages_load, restore, load_ended is open */
 
 typedef struct request {
     uint64_t request_id, order, seed;
     uint64_t submitted_us, granted_us, first_token_us, deadline_us;
-    uint64_t token_at;                /* first of token_count ids in the storage */
-    uint64_t releases_seen, retry_us; /* SHORT: ask again when a release came since, or then */
-    uint64_t producer, wait_until_us; /* WAITING */
+    uint64_t token_at;                 /* first of token_count ids in the storage */
+    uint64_t releases_seen, retry_us;  /* SHORT: ask again when a release came since, or then */
+    uint64_t producer, wait_until_us;  /* WAITING */
+    uint64_t lookup_id, look_until_us; /* 0 = no lookup is waited for (I11) */
     qr_hash_t scope;
     uint32_t attempt, state, token_count, generated_from;
     uint32_t draws_max;          /* tokens still to draw */
@@ -56,7 +66,7 @@ typedef struct request {
     uint32_t temperature_bits, top_p_bits, min_p_bits, top_k, logprobs, ignore_eos;
     uint32_t lane;          /* NONE without one */
     uint32_t before, after; /* storage order; free list through `after` */
-    uint32_t reserved;
+    uint32_t durable_rows;  /* rows that durable chunks of this node hold, a chunk's end */
 } request_t;
 
 typedef struct lane {
@@ -67,7 +77,8 @@ typedef struct lane {
     uint32_t draws, pending; /* tokens drawn and committed; the newest of them */
     uint32_t in_flight, voids, failures, keep;
     uint32_t copy_state, copy_count;
-    uint32_t covered[QR_GROUPS_MAX]; /* rows the pages at hand have room for */
+    uint32_t load, load_start, load_end, reserved; /* I10; rows [load_start, load_end) */
+    uint32_t covered[QR_GROUPS_MAX];               /* rows the pages at hand have room for */
     uint64_t copy_sources[QR_SCHEDULER_COPIES_MAX], copy_targets[QR_SCHEDULER_COPIES_MAX];
     uint32_t copy_rows[QR_SCHEDULER_COPIES_MAX], copy_groups[QR_SCHEDULER_COPIES_MAX];
 } lane_t;
@@ -97,7 +108,12 @@ typedef struct scheduler {
     uint32_t windowed[QR_GROUPS_MAX];
     uint64_t prompt_tokens, cached_tokens, computed_tokens, uncomputed_tokens, generated_tokens;
     uint64_t batches_done, batches_failed, lanes_failed, decode_rows, prefill_rows, void_rows, asks;
+    uint64_t restore_streamer, replica; /* replica 0: nothing durable is looked for */
+    uint64_t chains_at;                 /* scratch: [chains_max] chain hashes */
+    uint64_t lookups, lookups_late, restores, restores_failed, restored_tokens;
+    uint32_t lookups_open, chains_max, chunk_tokens, row_bytes;
     qr_calibration_t calibration;
+    qr_cost_t cost;
     batch_t batches[QR_BATCHES_IN_FLIGHT]; /* oldest first */
 } scheduler_t;
 
@@ -247,7 +263,7 @@ static void release_route(const call_t *call, lane_t *lane)
 /* Closes an ending lane as soon as no batch in flight names it (I5). */
 static void lane_try_close(const call_t *call, lane_t *lane)
 {
-    if (lane->state != LANE_ENDING || (lane->in_flight > 0 && !QR_MUTANT(154))) return;
+    if (lane->state != LANE_ENDING || (lane->in_flight > 0 && !QR_MUTANT(154)) || (lane->load && !QR_MUTANT(482))) return;
     windows_forget(call->self, lane_handle(call->self, lane));
     lane->awaiting |= AWAIT_CLOSED;
     qr_send(call->outbox, call->self->executor, lane_close, (&(qr_lane_close_t){.lane = lane_handle(call->self, lane)}));
@@ -311,6 +327,8 @@ static void request_end(const call_t *call, request_t *r, uint32_t finish, uint3
     if (lane->state == LANE_RESERVED) return; /* its grant is given back when it comes */
     lane_void(self, lane);
     lane->state = LANE_ENDING;
+    if (lane->load == LOAD_RUNNING)
+        qr_send(call->outbox, self->restore_streamer, restore_cancel, (&(qr_restore_cancel_t){.restore_id = lane_handle(self, lane)}));
     lane_try_close(call, lane);
 }
 
@@ -363,6 +381,65 @@ static void ask_pages(const call_t *call, request_t *r)
     qr_send(call->outbox, self->page_manager, pages_reserve, &ask);
 }
 
+/* Whether the catalog may still say what of the prompt is durable (I11). */
+static bool is_looking(const call_t *call, request_t *r)
+{
+    if (r->lookup_id == 0) return false;
+    if (call->now_us < r->look_until_us) return true;
+    r->lookup_id = 0;
+    call->self->lookups_late++;
+    return false;
+}
+
+/* Asks the catalog's replica of this node for the chunks of a prompt; the row of the pending token is never one. */
+static void lookup_ask(const call_t *call, request_t *r)
+{
+    scheduler_t *self = call->self;
+    if (!self->replica || self->lookups_open == QR_CATALOG_LOOKUPS) return;
+    uint32_t count = qr_min_u32((r->token_count - 1) / self->chunk_tokens, self->chains_max);
+    if (count == 0) return;
+    uint8_t *chains = at(self, self->chains_at);
+    const uint8_t *parent = r->scope.bytes;
+    for (uint32_t i = 0; i < count; parent = chains + 32 * (size_t)i++)
+        qr_chain_node(parent, tokens_of(self) + r->token_at + (size_t)i * self->chunk_tokens, self->chunk_tokens, chains + 32 * (size_t)i);
+    r->lookup_id = ++self->lookups;
+    r->look_until_us = call->now_us + LOOK_US;
+    self->lookups_open++;
+    qr_outbox_alarm(call->outbox, r->look_until_us);
+    qr_send(call->outbox, self->replica, lookup,
+            (&(qr_lookup_t){.lookup_id = r->lookup_id, .fingerprint = call->given->layout.fingerprint, .chains = {chains, 32ull * count}}));
+}
+
+/* Nodes of a match, from the first on, all of whose parts stand on this node's disk. */
+static uint32_t local_depth(const scheduler_t *self, const qr_matches_t *matches)
+{
+    uint32_t own = 0, depth = matches->depth;
+    for (uint64_t k = 0; k < matches->owners.count && k < 32; k++)
+        if (matches->owners.data[k] == qr_address_node(self->address)) own |= 1u << k;
+    uint64_t parts = qr_min_u64(matches->node_indexes.count, matches->ssd_masks.count);
+    for (uint64_t i = 0; i < parts; i++)
+        if (!(matches->ssd_masks.data[i] & own) && !QR_MUTANT(484)) depth = qr_min_u32(depth, matches->node_indexes.data[i]);
+    /* Another boundary needs other parts of a windowed group than the answer lists. */
+    for (uint32_t g = 0; g < self->group_count; g++)
+        if (self->windowed[g] && depth < matches->depth) return 0;
+    return depth;
+}
+
+static void on_matches(const call_t *call, const qr_matches_t *matches)
+{
+    scheduler_t *self = call->self;
+    qr_assert(self->lookups_open);
+    self->lookups_open--;
+    for (uint32_t i = 0; i < self->requests_max; i++) {
+        request_t *r = request_of(self, i);
+        if (r->state == REQUEST_FREE || r->lookup_id != matches->lookup_id) continue;
+        r->lookup_id = 0;
+        uint32_t most = (r->token_count - 1) / self->chunk_tokens;
+        r->durable_rows = qr_min_u32(local_depth(self, matches), most) * self->chunk_tokens;
+        return;
+    }
+}
+
 /* Asks for the first request that may be asked for (I2, I3). */
 static void admit(const call_t *call)
 {
@@ -371,6 +448,7 @@ static void admit(const call_t *call)
     for (uint32_t i = 0; i < self->queue_count; i++) {
         request_t *r = request_of(self, queue_of(self)[i]);
         if (r->state == REQUEST_WAITING && !wait_is_over(call, r)) continue;
+        if (is_looking(call, r)) continue;
         if (r->state == REQUEST_SHORT && r->releases_seen == self->releases && call->now_us < r->retry_us) {
             if (QR_MUTANT(159)) continue;
             return;
@@ -460,6 +538,110 @@ static void open_lane(const call_t *call, lane_t *lane, const request_t *r, cons
     qr_send(call->outbox, call->self->executor, lane_open, &open);
 }
 
+/* ---- loads (I10) ---------------------------------------------------------------------------------------------------------- */
+
+/* The route's own rows at its grant: a copy's rows count only when its batch is committed. */
+static uint32_t rows_at_grant(const scheduler_t *self, const qr_pages_granted_t *grant)
+{
+    return grant->copy_sources.count ? grant->boundary - grant->boundary % self->page_tokens : grant->boundary;
+}
+
+/* Whether the rows that durable chunks hold beyond the granted ones are worth bringing back. */
+static bool load_pays(const scheduler_t *self, const request_t *r, const qr_pages_granted_t *grant)
+{
+    uint32_t start = rows_at_grant(self, grant);
+    if (r->durable_rows <= grant->boundary || start % self->page_tokens) return false;
+    return qr_cost_restore_pays(&self->cost, &self->calibration, r->durable_rows - grant->boundary, self->row_bytes);
+}
+
+static void load_start(const call_t *call, lane_t *lane, const request_t *r, const qr_pages_granted_t *grant)
+{
+    lane->load = LOAD_ASKED;
+    lane->load_start = rows_at_grant(call->self, grant);
+    lane->load_end = r->durable_rows;
+    qr_send(call->outbox, call->self->page_manager, pages_load,
+            (&(qr_pages_load_t){.route = lane->route, .start_rows = lane->load_start, .end_rows = lane->load_end}));
+}
+
+/* The switch of tests: whether so many prompt rows may not be computed. */
+static bool is_over(const call_t *call, uint32_t rows)
+{
+    return call->given->params.fail_over_rows && rows > call->given->params.fail_over_rows;
+}
+
+/* The load is over, whatever came of it: the lane goes on with what stands, or is closed. */
+static void load_over(const call_t *call, lane_t *lane)
+{
+    lane->load = LOAD_NONE;
+    if (lane->request == NONE) return lane_try_close(call, lane);
+    request_t *r = request_of(call->self, lane->request);
+    if (is_over(call, r->token_count - lane->rows_done)) request_end(call, r, QR_FINISH_ERROR, QR_E_SWITCH_ROWS);
+}
+
+static void load_end(const call_t *call, lane_t *lane, uint32_t rows)
+{
+    lane->load = LOAD_CLOSING;
+    qr_send(call->outbox, call->self->page_manager, load_ended, (&(qr_load_ended_t){.route = lane->route, .end_rows = rows, .quiet = 1}));
+}
+
+static void on_pages_loading(const call_t *call, const qr_pages_loading_t *loading)
+{
+    scheduler_t *self = call->self;
+    lane_t *lane = lane_find_route(self, loading->route);
+    if (lane == NULL || lane->load != LOAD_ASKED) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_pages_loading, loading->route, 0);
+        return;
+    }
+    if (loading->reason) return load_over(call, lane);
+    if (lane->request == NONE) return load_end(call, lane, lane->load_start); /* it ended while we asked */
+    const request_t *r = request_of(self, lane->request);
+    qr_restore_t ask = {.restore_id = lane_handle(self, lane), .request_id = r->request_id, .root = r->scope};
+    ask.tokens = (qr_u32s_t){tokens_of(self) + r->token_at, lane->load_end};
+    ask.start_rows = lane->load_start;
+    ask.end_rows = lane->load_end;
+    ask.pages = loading->pages;
+    lane->load = LOAD_RUNNING;
+    self->restores++;
+    qr_send(call->outbox, self->restore_streamer, restore, &ask);
+}
+
+static void on_restored(const call_t *call, const qr_restored_t *restored)
+{
+    scheduler_t *self = call->self;
+    lane_t *lane = lane_find(self, restored->restore_id);
+    if (lane == NULL || lane->load != LOAD_RUNNING) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_restored, restored->restore_id, restored->reason);
+        return;
+    }
+    qr_assert(restored->boundary >= lane->load_start && restored->boundary <= lane->load_end);
+    qr_cost_restore_add(&self->cost, restored->boundary - lane->load_start, restored->move_us);
+    self->restores_failed += restored->boundary < lane->load_end;
+    if (restored->reason && lane->request != NONE)
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_restore_stopped, request_of(self, lane->request)->request_id, restored->reason,
+                       restored->boundary, lane->load_end);
+    load_end(call, lane, restored->boundary);
+}
+
+static void on_load_closed(const call_t *call, const qr_load_closed_t *closed)
+{
+    scheduler_t *self = call->self;
+    lane_t *lane = lane_find_route(self, closed->route);
+    if (lane == NULL || lane->load != LOAD_CLOSING) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_load_closed, closed->route, closed->reason);
+        return;
+    }
+    if (lane->request != NONE && closed->reason == 0 && closed->boundary > lane->rows_done) {
+        request_t *r = request_of(self, lane->request);
+        uint32_t rows = qr_min_u32(closed->boundary, r->generated_from) - qr_min_u32(r->boundary, r->generated_from);
+        self->cached_tokens += rows;
+        self->restored_tokens += rows;
+        r->boundary = closed->boundary;
+        lane->rows_done = lane->rows_sent = closed->boundary;
+        if (!QR_MUTANT(483)) lane->copy_state = COPIES_NONE; /* page_manager let its sources go: the verified rows are the copied ones */
+    }
+    load_over(call, lane);
+}
+
 static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant)
 {
     scheduler_t *self = call->self;
@@ -475,8 +657,8 @@ static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant
     r->state = REQUEST_PLACED;
     r->granted_us = call->now_us;
     uint32_t rows = r->token_count - grant->boundary;
-    bool fits = grant_fits(self, r, grant), over = call->given->params.fail_over_rows && rows > call->given->params.fail_over_rows;
-    if (!fits || over) {
+    bool fits = grant_fits(self, r, grant), loads = fits && load_pays(self, r, grant);
+    if (!fits || (!loads && is_over(call, rows))) {
         r->lane = NONE;
         request_end(call, r, QR_FINISH_ERROR, fits ? QR_E_SWITCH_ROWS : QR_E_PROTOCOL);
         lane->request = NONE;
@@ -488,6 +670,7 @@ static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant
     self->cached_tokens += qr_min_u32(r->boundary, r->generated_from);
     lane_fill(call, lane, r, grant);
     open_lane(call, lane, r, grant);
+    if (loads) load_start(call, lane, r, grant);
     qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_admitted, r->request_id, r->token_count, r->boundary, grant->pages.count);
 }
 
@@ -541,7 +724,7 @@ static void on_pages_refused(const call_t *call, const qr_pages_refused_t *refus
 /* Rows a lane may compute now. */
 static uint32_t lane_rows_left(const scheduler_t *self, const lane_t *lane)
 {
-    if (lane->state != LANE_RUNNING || (lane->voids && !QR_MUTANT(155))) return 0;
+    if (lane->state != LANE_RUNNING || (lane->load && !QR_MUTANT(485)) || (lane->voids && !QR_MUTANT(155))) return 0;
     uint32_t next = lane->rows_sent, left = next < lane->prompt ? lane->prompt - next : (next < lane->rows_total ? 1 : 0);
     for (uint32_t g = 0; g < self->group_count; g++) left = qr_min_u32(left, lane->covered[g] > next ? lane->covered[g] - next : 0);
     return left;
@@ -890,15 +1073,13 @@ static uint64_t order_of(scheduler_t *self, uint64_t now_us, uint32_t priority)
     return (now_us + bias_us - head_start_us) << 12 | (self->arrivals++ & 0xfff);
 }
 
-static qr_hash_t scope_of(const qr_submit_t *submit)
+/* The root of the request's chain: what shares nothing with another model, tenant or cache_salt. */
+static qr_hash_t scope_of(const qr_given_t *given, const qr_submit_t *submit)
 {
-    qr_sha256_t sha;
-    qr_hash_t scope;
-    qr_sha256_init(&sha);
-    qr_sha256_add_prefixed(&sha, submit->tenant_salt.data, (uint32_t)submit->tenant_salt.count);
-    if (!QR_MUTANT(441)) qr_sha256_add_prefixed(&sha, submit->cache_salt.data, (uint32_t)submit->cache_salt.count);
-    qr_sha256_end(&sha, scope.bytes);
-    return scope;
+    qr_hash_t root;
+    qr_chain_root(given->layout.fingerprint.bytes, submit->tenant_salt.data, (uint32_t)submit->tenant_salt.count, submit->cache_salt.data,
+                  QR_MUTANT(441) ? 0 : (uint32_t)submit->cache_salt.count, root.bytes);
+    return root;
 }
 
 static request_t *request_take(const call_t *call, const qr_submit_t *submit)
@@ -925,7 +1106,7 @@ static request_t *request_take(const call_t *call, const qr_submit_t *submit)
     r->logprobs = submit->logprobs;
     r->ignore_eos = submit->ignore_eos;
     r->lane = NONE;
-    r->scope = scope_of(submit);
+    r->scope = scope_of(call->given, submit);
     return r;
 }
 
@@ -954,6 +1135,7 @@ static void on_submit(const call_t *call, const qr_submit_t *submit)
     tokens_store(self, r, &submit->tokens);
     qr_assert(qr_map_put(map_of(self), r->request_id, request_index(self, r)));
     queue_insert(self, r);
+    lookup_ask(call, r);
     qr_outbox_alarm(call->outbox, r->deadline_us);
 }
 
@@ -969,7 +1151,12 @@ static void on_submit_cancel(const call_t *call, const qr_submit_cancel_t *cance
 
 static void on_start(const call_t *call, const qr_message_t *message)
 {
+    const qr_u64s_t *partners = &message->body.start.partners;
     call->self->epoch = message->body.start.epoch;
+    for (uint64_t i = 0; call->self->chains_max && i < partners->count; i++)
+        if (qr_address_role(partners->data[i]) == QR_ROLE_catalog_replica &&
+            qr_address_node(partners->data[i]) == qr_address_node(call->self->address))
+            call->self->replica = partners->data[i];
     qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_started, 0, call->self->epoch, call->self->lanes_max, call->self->requests_max);
     qr_send(call->outbox, message->from, ready, (&(qr_ready_t){.reason = 0}));
 }
@@ -1003,6 +1190,7 @@ static void end_due(const call_t *call)
             qr_outbox_alarm(call->outbox, r->deadline_us);
             if (r->state == REQUEST_WAITING && call->now_us < r->wait_until_us) qr_outbox_alarm(call->outbox, r->wait_until_us);
             if (r->state == REQUEST_SHORT && call->now_us < r->retry_us) qr_outbox_alarm(call->outbox, r->retry_us);
+            if (r->lookup_id && call->now_us < r->look_until_us) qr_outbox_alarm(call->outbox, r->look_until_us);
             continue;
         }
         if (ends++ == ENDS_PER_CALL) {
@@ -1053,6 +1241,10 @@ static void on_metrics_read(const call_t *call, uint64_t from)
         {ID_decode_rows_total, self->decode_rows},
         {ID_prefill_rows_total, self->prefill_rows},
         {ID_void_rows_total, self->void_rows},
+        {ID_restores_total, self->restores},
+        {ID_restores_failed_total, self->restores_failed},
+        {ID_restored_tokens_total, self->restored_tokens},
+        {ID_lookups_late_total, self->lookups_late},
     };
     _Static_assert(QR_COUNT(pairs) <= METRICS, "room for every metric");
     for (; count < QR_COUNT(pairs); count++) {
@@ -1079,6 +1271,13 @@ static uint64_t windows_max_of(const qr_given_t *given)
     return sum;
 }
 
+/* Chunks of the longest prompt that are looked for; 0 on a node without a store. */
+static uint64_t chains_max_of(const qr_given_t *given)
+{
+    if (!given->params.store[0] || !given->layout.chunk_tokens) return 0;
+    return qr_min_u64(context_of(given) / given->layout.chunk_tokens, QR_LOOKUP_NODES_MAX);
+}
+
 /* Offsets of the tables; returns the bytes of the whole block. `self` may be NULL. */
 static uint64_t lay_out(scheduler_t *self, const qr_given_t *given)
 {
@@ -1089,8 +1288,11 @@ static uint64_t lay_out(scheduler_t *self, const qr_given_t *given)
     uint64_t window_lanes = map + qr_map_bytes((uint32_t)given->params.max_requests);
     uint64_t window_groups = window_lanes + windows * 2 * sizeof(uint64_t);
     uint64_t queue = window_groups + windows * 2 * sizeof(uint32_t);
-    uint64_t tokens = qr_round_up(queue + given->params.max_requests * sizeof(uint32_t), 64);
+    uint64_t chains = qr_round_up(queue + given->params.max_requests * sizeof(uint32_t), 64), chain_count = chains_max_of(given);
+    uint64_t tokens = chains + chain_count * 32;
     if (self) {
+        self->chains_at = chains;
+        self->chains_max = (uint32_t)chain_count;
         self->requests_at = requests;
         self->lanes_at = lanes;
         self->map_at = map;
@@ -1114,6 +1316,8 @@ static void scheduler_init(void *block, const qr_given_t *given, uint64_t addres
     self->worker = qr_address_partner(address, QR_ROLE_worker);
     self->page_manager = qr_address_partner(address, QR_ROLE_page_manager);
     self->executor = qr_address_partner(address, QR_ROLE_executor);
+    self->restore_streamer = qr_address_partner(address, QR_ROLE_restore_streamer);
+    self->chunk_tokens = given->layout.chunk_tokens;
     self->requests_max = (uint32_t)given->params.max_requests;
     self->lanes_max = (uint32_t)given->params.max_lanes;
     self->context = context_of(given);
@@ -1123,7 +1327,10 @@ static void scheduler_init(void *block, const qr_given_t *given, uint64_t addres
     self->windows_max = (uint32_t)windows_max_of(given);
     self->asked_lane = self->token_head = self->token_tail = NONE;
     self->stop_until_us = QR_NEVER_US;
-    for (uint32_t g = 0; g < self->group_count; g++) self->windowed[g] = given->layout.groups[g].window != 0;
+    for (uint32_t g = 0; g < self->group_count; g++) {
+        self->windowed[g] = given->layout.groups[g].window != 0;
+        self->row_bytes += given->layout.groups[g].row_bytes;
+    }
     for (uint32_t i = 0; i < self->requests_max; i++) {
         request_of(self, i)->lane = NONE;
         request_of(self, i)->after = i + 1 < self->requests_max ? i + 1 : NONE;
@@ -1157,6 +1364,10 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_pages_wait: on_pages_wait(&call, &message->body.pages_wait); break;
     case QR_MESSAGE_pages_refused: on_pages_refused(&call, &message->body.pages_refused); break;
     case QR_MESSAGE_window_pages: on_window_pages(&call, &message->body.window_pages); break;
+    case QR_MESSAGE_matches: on_matches(&call, &message->body.matches); break;
+    case QR_MESSAGE_pages_loading: on_pages_loading(&call, &message->body.pages_loading); break;
+    case QR_MESSAGE_restored: on_restored(&call, &message->body.restored); break;
+    case QR_MESSAGE_load_closed: on_load_closed(&call, &message->body.load_closed); break;
     case QR_MESSAGE_route_released: on_route_released(&call, &message->body.route_released); break;
     case QR_MESSAGE_lane_opened: on_lane_opened(&call, &message->body.lane_opened); break;
     case QR_MESSAGE_lane_closed: on_lane_closed(&call, &message->body.lane_closed); break;
@@ -1217,7 +1428,9 @@ static void check_lane(const scheduler_t *self, uint32_t index)
         }
     qr_assert(lane->in_flight == in_flight && lane->voids == voids);                        /* I4 */
     qr_assert(in_flight == 0 || lane->state == LANE_RUNNING || lane->state == LANE_ENDING); /* I5 */
-    qr_assert(lane->state != LANE_ENDING || in_flight > 0);
+    qr_assert(lane->state != LANE_ENDING || in_flight > 0 || lane->load);
+    qr_assert(!lane->load ||
+              (in_flight == 0 && (lane->state == LANE_OPENING || lane->state == LANE_RUNNING || lane->state == LANE_ENDING)));
     if (lane->state == LANE_RUNNING || lane->state == LANE_OPENING) {
         const request_t *r = request_of(self, lane->request);
         qr_assert(r->state == REQUEST_PLACED && r->lane == index && r->token_count == lane->prompt);

@@ -526,6 +526,71 @@ static void test_commits_that_do_not_fit(void **state)
     pages_destroy(stand);
 }
 
+/* ---- captures ---------------------------------------------------------------------------------------------------- */
+
+/* On a node with a store every chunk (8 tokens) whose last row was computed here is offered once; loaded rows are not. */
+static void test_completed_chunks_are_offered_for_capture(void **state)
+{
+    (void)state;
+    geometry_t wide = G1;
+    wide.pools[0].pages = 64;
+    qr_given_t *given = given_new(wide);
+    memcpy(given->params.store, "store", 6);
+    stand_t *stand = pages_start(given);
+    qr_hash_t scope;
+    scope_of(&scope, 3);
+    answer_t a = reserve_more(stand, 3, ramp, 30, 33, 1, 0);
+    commit(stand, a.route, 7, NULL, 0);
+    assert_int_equal(HEARD_COUNT(stand, capture), 0);
+    commit(stand, a.route, 17, NULL, 0); /* two chunks at once */
+    const qr_capture_t *capture = HEARD(stand, capture);
+    assert_memory_equal(capture->scope.bytes, scope.bytes, 32);
+    assert_int_equal(capture->start_rows, 0);
+    assert_int_equal(capture->tokens.count, 16);
+    assert_memory_equal(capture->tokens.data, ramp, 16 * 4);
+    commit(stand, a.route, 30, NULL, 0);
+    assert_int_equal(HEARD(stand, capture)->start_rows, 16);
+    assert_int_equal(HEARD(stand, capture)->tokens.count, 24);
+    commit(stand, a.route, 31, (const uint32_t[]){101}, 1);
+    commit(stand, a.route, 32, (const uint32_t[]){102}, 1); /* generated tokens complete one too */
+    assert_int_equal(HEARD(stand, capture)->start_rows, 24);
+    assert_int_equal(HEARD(stand, capture)->tokens.data[31], 102);
+    uint64_t id = HEARD(stand, capture)->capture_id;
+    assert_int_equal(release(stand, a.route, 1), 0);
+    answer_t b = reserve_more(stand, 3, ramp, 30, 33, 1, 0); /* rows that stand are not offered again */
+    commit(stand, b.route, 30, NULL, 0);
+    assert_int_equal(HEARD_COUNT(stand, capture), 0);
+    answer_t c = reserve_more(stand, 4, ramp, 20, 20, 1, 0);
+    SAY(stand, SCHEDULER, pages_load, c.route, 0, 16);
+    SAY(stand, SCHEDULER, load_ended, c.route, 16, 1); /* verified rows came from a chunk */
+    assert_int_equal(HEARD_COUNT(stand, capture), 0);
+    SAY(stand, WRITER, captured, .capture_id = id, .durable_rows = 32);
+    pages_destroy(stand);
+}
+
+static void test_offers_for_capture_are_bounded(void **state)
+{
+    (void)state;
+    geometry_t wide = G1;
+    wide.pools[0].pages = 64;
+    qr_given_t *given = given_new(wide);
+    memcpy(given->params.store, "store", 6);
+    stand_t *stand = pages_start(given);
+    for (uint32_t i = 0; i < QR_CAPTURES_MAX + 2; i++) {
+        answer_t a = reserve_more(stand, (uint8_t)(i + 1), ramp, 9, 9, 1, 0);
+        commit(stand, a.route, 8, NULL, 0);
+        assert_int_equal(HEARD_COUNT(stand, capture), i < QR_CAPTURES_MAX);
+        assert_int_equal(release(stand, a.route, 1), 0);
+    }
+    assert_int_equal(metric(stand, METRIC_captures_asked_total), QR_CAPTURES_MAX);
+    assert_int_equal(metric(stand, METRIC_captures_skipped_total), 2);
+    SAY(stand, WRITER, captured, .capture_id = 1, .reason = QR_E_BUSY);
+    answer_t a = reserve_more(stand, 99, ramp, 9, 9, 1, 0);
+    commit(stand, a.route, 8, NULL, 0);
+    assert_int_equal(HEARD_COUNT(stand, capture), 1);
+    pages_destroy(stand);
+}
+
 /* ---- loads ------------------------------------------------------------------------------------------------------- */
 
 static void test_load_commits_what_is_verified(void **state)
@@ -875,6 +940,8 @@ int main(void)
         cmocka_unit_test(test_route_table_full_is_busy),
         cmocka_unit_test(test_repeated_ask_gets_the_same_grant),
         cmocka_unit_test(test_commits_that_do_not_fit),
+        cmocka_unit_test(test_completed_chunks_are_offered_for_capture),
+        cmocka_unit_test(test_offers_for_capture_are_bounded),
         cmocka_unit_test(test_load_commits_what_is_verified),
         cmocka_unit_test(test_load_that_stops_is_fenced),
         cmocka_unit_test(test_quiet_load_goes_on_at_once),

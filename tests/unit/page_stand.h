@@ -34,13 +34,14 @@ static inline qr_given_t *given_new(geometry_t geometry)
     memcpy(given->layout.groups, geometry.pools, sizeof geometry.pools);
     return given;
 }
-static inline stand_t *pages_new(geometry_t geometry)
+static inline stand_t *pages_start(qr_given_t *given)
 {
-    stand_t *stand = stand_new(&qr_page_manager_class, given_new(geometry), PAGE_MANAGER);
+    stand_t *stand = stand_new(&qr_page_manager_class, given, PAGE_MANAGER);
     SAY(stand, qr_address(1, 0, QR_ROLE_mesh, 0), start, .epoch = 1, .seed = 0x5eed);
     assert_int_equal(stand->messages[0].type, QR_MESSAGE_ready);
     return stand;
 }
+static inline stand_t *pages_new(geometry_t geometry) { return pages_start(given_new(geometry)); }
 static inline void pages_destroy(stand_t *stand)
 {
     free((void *)(uintptr_t)stand->given);

@@ -1,7 +1,8 @@
-/* link: qr_actor_scheduler qr_actor_plan qr_actor_calibration qr_schema */
+/* link: qr_actor_scheduler qr_actor_cost qr_actor_plan qr_actor_calibration qr_schema */
 /* Conversations with a scripted page_manager and executor: admission, batches, failures, ends. */
 #include "actors/note.h"
 #include "actors/scheduler.h"
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/sha256.h"
 #include "tests/unit/stand.h"
@@ -544,17 +545,249 @@ static void test_a_resumed_attempt_counts_what_was_drawn_before(void **state)
     tear_down(&f);
 }
 
-static void test_the_scope_is_the_digest_of_both_salts(void **state)
+/* formats.md, Chain: what is shared commits to the model and to both salts, each behind its length. */
+static void test_the_scope_is_the_chains_root(void **state)
 {
     (void)state;
     fixture_t f = set_up(2, 8);
-    static const uint8_t plain[] = {2, 0, 0, 0, 'a', 'b', 1, 0, 0, 0, 'c'};
-    uint8_t digest[32];
+    memset(f.given->layout.fingerprint.bytes, 7, 32);
+    uint8_t plain[13 + 32 + 11] = "quire.root.1", digest[32];
+    memset(plain + 13, 7, 32);
+    memcpy(plain + 45, (const uint8_t[]){2, 0, 0, 0, 'a', 'b', 1, 0, 0, 0, 'c'}, 11);
     qr_sha256(plain, sizeof plain, digest);
     SAY(f.s, WORKER, submit, .request_id = 1, .attempt = 1, .generated_from = 1, .tokens = COLUMN32(1), .max_tokens = 4,
         .tenant_salt = {(const uint8_t *)"ab", 2}, .cache_salt = {(const uint8_t *)"c", 1});
     assert_memory_equal(HEARD(f.s, pages_reserve)->scope.bytes, digest, 32);
     tear_down(&f);
+}
+
+/* ---- what is durable is restored ------------------------------------------------------------------------------------ */
+
+#define REPLICA qr_address(1, 0, QR_ROLE_catalog_replica, 0)
+#define STREAMER qr_address(1, 1, QR_ROLE_restore_streamer, 0)
+
+/* Pages of 4 rows, chunks of 8; a store is here. */
+static fixture_t set_up_store(void)
+{
+    fixture_t f = {.given = stand_given()};
+    memcpy(f.given->params.store, "store", 6);
+    f.given->params.max_lanes = 2;
+    f.given->params.prefill_tile = 8;
+    f.given->params.max_requests = 16;
+    f.given->vocabulary.count = 100;
+    f.given->vocabulary.flags = end_flags;
+    f.s = stand_new(&qr_scheduler_class, f.given, SCHEDULER);
+    SAY(f.s, MESH, start, .epoch = 1, .seed = 1, .partners = COLUMN64(qr_address(2, 0, QR_ROLE_catalog_replica, 0), REPLICA));
+    return f;
+}
+
+/* The catalog knows `depth` chunks, on the disks of the nodes of `ssd` (bit 0: node 7, bit 1: this one). */
+static void match(fixture_t *f, uint64_t lookup_id, uint32_t depth, uint32_t ssd)
+{
+    uint32_t nodes[4] = {0, 1, 2, 3}, groups[4] = {0}, masks[4] = {ssd, ssd, ssd, ssd}, none[4] = {0};
+    uint64_t sizes[4] = {9, 9, 9, 9};
+    SAY(f->s, REPLICA, matches, .lookup_id = lookup_id, .tx = 1, .depth = depth, .tokens = depth * 8, .owners = COLUMN32(7, 1),
+        .node_indexes = {nodes, depth}, .groups = {groups, depth}, .sizes = {sizes, depth}, .ram_masks = {none, depth},
+        .ssd_masks = {masks, depth}, .object_flags = {none, depth});
+}
+
+/* A prompt of 20 tokens is looked up, found durable up to row 16, granted from `boundary` on, and loading; the lane is open. */
+static uint64_t load_one(fixture_t *f, uint64_t id, uint32_t boundary)
+{
+    submit(f, id, 10, 20, 3);
+    match(f, HEARD(f->s, lookup)->lookup_id, 2, 2);
+    grant(f, id, boundary);
+    assert_int_equal(HEARD(f->s, pages_load)->start_rows, boundary);
+    assert_int_equal(HEARD(f->s, pages_load)->end_rows, 16);
+    uint64_t lane = open_lane(f);
+    assert_int_equal(HEARD_COUNT(f->s, batch_run), 0);
+    return lane;
+}
+
+static void test_durable_rows_are_restored_and_the_rest_is_computed(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_store();
+    submit(&f, 5, 10, 20, 3);
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0); /* the catalog is asked first */
+    const qr_lookup_t *ask = HEARD(f.s, lookup);
+    assert_int_equal(ask->chains.count, 64); /* (20 - 1) / 8 chunks: the pending token's row is never restored */
+    uint8_t root[32], first[32], second[32];
+    uint32_t tokens[20];
+    for (uint32_t i = 0; i < 20; i++) tokens[i] = 10 + i;
+    qr_chain_root(f.given->layout.fingerprint.bytes, NULL, 0, NULL, 0, root);
+    qr_chain_node(root, tokens, 8, first);
+    qr_chain_node(first, tokens + 8, 8, second);
+    assert_memory_equal(ask->chains.data, first, 32);
+    assert_memory_equal(ask->chains.data + 32, second, 32);
+    match(&f, ask->lookup_id, 2, 2);
+    (void)HEARD(f.s, pages_reserve);
+    grant(&f, 5, 4); /* a page stands already */
+    assert_int_equal(HEARD(f.s, pages_load)->route, f.route);
+    uint64_t lane = HEARD(f.s, lane_open)->lane;
+    SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(qr_handle(1, 1), qr_handle(2, 1), qr_handle(3, 1)));
+    const qr_restore_t *restore = HEARD(f.s, restore);
+    assert_memory_equal(restore->root.bytes, root, 32);
+    assert_int_equal(restore->start_rows, 4);
+    assert_int_equal(restore->end_rows, 16);
+    assert_int_equal(restore->tokens.count, 16);
+    assert_int_equal(restore->tokens.data[15], 25);
+    assert_int_equal(restore->pages.count, 3);
+    uint64_t restore_id = restore->restore_id;
+    SAY(f.s, EXECUTOR, lane_opened, .lane = lane);
+    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0); /* I10 */
+    SAY(f.s, STREAMER, restored, .restore_id = restore_id, .boundary = 16, .bytes = 100, .move_us = 12);
+    assert_int_equal(HEARD(f.s, load_ended)->end_rows, 16);
+    assert_int_equal(HEARD(f.s, load_ended)->quiet, 1);
+    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0);
+    SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 16);
+    const qr_batch_run_t *run = HEARD(f.s, batch_run);
+    assert_int_equal(run->starts.data[0], 16);
+    assert_int_equal(run->row_counts.data[0], 4);
+    uint64_t b1 = run->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    done_one(&f, b1, lane, 51);
+    uint64_t b3 = HEARD(f.s, batch_run)->batch;
+    done_one(&f, b2, lane, 52);
+    done_one(&f, b3, lane, 53);
+    assert_int_equal(HEARD(f.s, ended)->cached_tokens, 16);
+    assert_int_equal(HEARD(f.s, ended)->computed_tokens, 4);
+    tear_down(&f);
+}
+
+static void test_a_restore_that_stops_early_costs_a_recompute_of_the_rest(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_store();
+    uint64_t lane = load_one(&f, 5, 0);
+    SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(1, 2, 3, 4));
+    SAY(f.s, STREAMER, restored, .restore_id = lane, .boundary = 8, .reason = QR_E_DIGEST);
+    assert_int_equal(HEARD(f.s, load_ended)->end_rows, 8);
+    SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 8, .pages = COLUMN64(3, 4));
+    assert_int_equal(HEARD(f.s, batch_run)->starts.data[0], 8);
+    assert_int_equal(HEARD(f.s, batch_run)->row_counts.data[0], 8);
+    tear_down(&f);
+}
+
+static void test_nothing_is_loaded_when_pages_refuse_or_nothing_came(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_store();
+    (void)load_one(&f, 5, 0);
+    SAY(f.s, PAGES, pages_loading, .route = f.route, .reason = QR_E_LIMIT);
+    assert_int_equal(HEARD(f.s, batch_run)->starts.data[0], 0);
+    tear_down(&f);
+    f = set_up_store();
+    uint64_t lane = load_one(&f, 5, 4);
+    SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(2, 3, 4));
+    SAY(f.s, STREAMER, restored, .restore_id = lane, .boundary = 4, .reason = QR_E_NOT_FOUND);
+    SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 4, .pages = COLUMN64(2, 3, 4));
+    assert_int_equal(HEARD(f.s, batch_run)->starts.data[0], 4);
+    tear_down(&f);
+}
+
+/* What is restored into a lane's pages is over before they are released, however the request ends. */
+static void test_a_cancelled_load_is_over_before_its_pages_are_released(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_store();
+    uint64_t lane = load_one(&f, 5, 0);
+    SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(1, 2, 3, 4));
+    SAY(f.s, WORKER, submit_cancel, .request_id = 5, .attempt = 1);
+    assert_int_equal(HEARD(f.s, ended)->finish, QR_FINISH_CANCELLED);
+    assert_int_equal(HEARD(f.s, restore_cancel)->restore_id, lane);
+    assert_int_equal(HEARD_COUNT(f.s, route_release) + HEARD_COUNT(f.s, lane_close), 0);
+    SAY(f.s, STREAMER, restored, .restore_id = lane, .boundary = 8, .reason = QR_E_CANCELLED);
+    assert_int_equal(HEARD(f.s, load_ended)->end_rows, 8); /* what was verified stays as cache */
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 0);
+    SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 8);
+    assert_int_equal(HEARD(f.s, route_release)->route, f.route);
+    assert_int_equal(HEARD(f.s, lane_close)->lane, lane);
+    tear_down(&f);
+
+    f = set_up_store(); /* it ends before the pages are loading */
+    lane = load_one(&f, 6, 0);
+    SAY(f.s, WORKER, submit_cancel, .request_id = 6, .attempt = 1);
+    assert_int_equal(HEARD_COUNT(f.s, route_release) + HEARD_COUNT(f.s, restore_cancel), 0);
+    SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(1, 2, 3, 4));
+    assert_int_equal(HEARD_COUNT(f.s, restore), 0);
+    assert_int_equal(HEARD(f.s, load_ended)->end_rows, 0);
+    SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 0);
+    assert_int_equal(HEARD(f.s, route_release)->route, f.route);
+    tear_down(&f);
+}
+
+static void test_a_copy_is_dropped_when_the_load_went_beyond_it(void **state)
+{
+    (void)state;
+    for (uint32_t loaded = 0; loaded < 2; loaded++) {
+        fixture_t f = set_up_store();
+        submit(&f, 5, 10, 20, 3);
+        match(&f, HEARD(f.s, lookup)->lookup_id, 2, 2);
+        uint64_t pages[16];
+        for (uint32_t i = 0; i < 16; i++) pages[i] = qr_handle(i, 1);
+        f.route = qr_handle(5, 7);
+        SAY(f.s, PAGES, pages_granted, .request_id = 5, .attempt = 1, .route = f.route, .boundary = 6, .group_counts = COLUMN32(16),
+            .first_blocks = COLUMN32(0), .pages = {pages, 16}, .copy_sources = COLUMN64(qr_handle(30, 1)),
+            .copy_targets = COLUMN64(qr_handle(1, 1)), .copy_rows = COLUMN32(2), .copy_groups = COLUMN32(0));
+        assert_int_equal(HEARD(f.s, pages_load)->start_rows, 4); /* the copy's rows are not the route's yet */
+        uint64_t lane = open_lane(&f);
+        SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(1, 2, 3));
+        SAY(f.s, STREAMER, restored, .restore_id = lane, .boundary = loaded ? 16 : 4);
+        SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = loaded ? 16 : 6);
+        assert_int_equal(HEARD(f.s, batch_run)->starts.data[0], loaded ? 16 : 6);
+        assert_int_equal(HEARD(f.s, batch_run)->copy_sources.count, loaded ? 0 : 1); /* its source may be anybody's by now */
+        tear_down(&f);
+    }
+}
+
+static void test_the_catalog_is_waited_for_a_moment_only(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_store();
+    submit(&f, 5, 10, 20, 3);
+    uint64_t lookup_id = HEARD(f.s, lookup)->lookup_id;
+    submit(&f, 6, 50, 8, 3); /* has no whole chunk before its pending token */
+    assert_int_equal(HEARD_COUNT(f.s, lookup), 0);
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 6);
+    grant(&f, 6, 0);
+    assert_true(stand_alarm(f.s, f.s->now_us + 20000));
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 5);
+    match(&f, lookup_id, 2, 2); /* too late */
+    grant(&f, 5, 0);
+    assert_int_equal(HEARD_COUNT(f.s, pages_load), 0);
+    tear_down(&f);
+}
+
+static void test_what_other_nodes_have_is_not_restored_here(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_store();
+    submit(&f, 5, 10, 20, 3);
+    match(&f, HEARD(f.s, lookup)->lookup_id, 2, 1);
+    grant(&f, 5, 0);
+    assert_int_equal(HEARD_COUNT(f.s, pages_load), 0);
+    submit(&f, 6, 10, 20, 3);
+    match(&f, HEARD(f.s, lookup)->lookup_id, 0, 2); /* a miss */
+    grant(&f, 6, 0);
+    assert_int_equal(HEARD_COUNT(f.s, pages_load), 0);
+    tear_down(&f);
+}
+
+/* The switch forbids computing, not restoring. */
+static void test_the_switch_counts_what_the_restore_left(void **state)
+{
+    (void)state;
+    for (uint32_t stopped = 0; stopped < 2; stopped++) {
+        fixture_t f = set_up_store();
+        f.given->params.fail_over_rows = 8;
+        uint64_t lane = load_one(&f, 5, 0);
+        SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(1, 2, 3, 4));
+        SAY(f.s, STREAMER, restored, .restore_id = lane, .boundary = stopped ? 8 : 16);
+        SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = stopped ? 8 : 16);
+        assert_int_equal(HEARD_COUNT(f.s, batch_run), stopped ? 0 : 2);
+        if (stopped) assert_int_equal(HEARD(f.s, ended)->error, QR_E_SWITCH_ROWS);
+        tear_down(&f);
+    }
 }
 
 static void test_the_switch_fails_a_request_that_computes_more_rows(void **state)
@@ -841,7 +1074,15 @@ int main(void)
         cmocka_unit_test(test_a_lane_waits_for_all_its_answers_before_it_is_used_again),
         cmocka_unit_test(test_submit_is_checked),
         cmocka_unit_test(test_a_resumed_attempt_counts_what_was_drawn_before),
-        cmocka_unit_test(test_the_scope_is_the_digest_of_both_salts),
+        cmocka_unit_test(test_the_scope_is_the_chains_root),
+        cmocka_unit_test(test_durable_rows_are_restored_and_the_rest_is_computed),
+        cmocka_unit_test(test_a_restore_that_stops_early_costs_a_recompute_of_the_rest),
+        cmocka_unit_test(test_nothing_is_loaded_when_pages_refuse_or_nothing_came),
+        cmocka_unit_test(test_a_cancelled_load_is_over_before_its_pages_are_released),
+        cmocka_unit_test(test_a_copy_is_dropped_when_the_load_went_beyond_it),
+        cmocka_unit_test(test_the_catalog_is_waited_for_a_moment_only),
+        cmocka_unit_test(test_what_other_nodes_have_is_not_restored_here),
+        cmocka_unit_test(test_the_switch_counts_what_the_restore_left),
         cmocka_unit_test(test_the_switch_fails_a_request_that_computes_more_rows),
         cmocka_unit_test(test_a_deadline_ends_queued_and_running_requests),
         cmocka_unit_test(test_windows_bound_the_rows_and_travel_with_the_next_batch),
