@@ -20,6 +20,7 @@
 #include "model/inspect.h"
 #include "model/oracle.h"
 #include "model/tokenizer.h"
+#include "store/inspect.h"
 #include "transport/mesh.h"
 #include "transport/replay.h"
 #include "transport/sim/simulate.h"
@@ -557,7 +558,10 @@ static int keys_main(int count, char **word)
     return 0;
 }
 
-static int inspect_main(int count, char **word) { return qr_inspect_main(count + 1, word - 1); }
+static int inspect_main(int count, char **word)
+{
+    return qr_chunk_inspect_wants(count, word) ? qr_chunk_inspect_main(count, word) : qr_inspect_main(count + 1, word - 1);
+}
 
 /* Opens a model file for its vocabulary alone. */
 static int replay_vocabulary(void *context, const char *path, qr_vocabulary_t *ret_vocabulary, char *message, size_t message_bytes)
@@ -586,7 +590,7 @@ static const struct subcommand {
 } subcommands[] = {
     {"serve", serve_main, "serve a model to OpenAI clients"},
     {"generate", generate_main, "answer one prompt and end"},
-    {"inspect", inspect_main, "print what a model file holds"},
+    {"inspect", inspect_main, "print what a model file or a chunk file holds"},
     {"doctor", qr_doctor_main, "check this machine and say what to do"},
     {"bench", bench_main, "measure prefill, decode and streams through the actors"},
     {"node", node_main, "run one node of a mesh (topology file)"},
