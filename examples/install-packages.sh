@@ -2,7 +2,7 @@
 # Installs what Quire is built and tested with (Debian 12 or Ubuntu). Does nothing when everything is there.
 set -euo pipefail
 packages=(build-essential cmake pkg-config libczmq-dev libzmq3-dev libmsgpack-dev libmicrohttpd-dev libjansson-dev libpcre2-dev
-  libutf8proc-dev libxxhash-dev libssl-dev libcmocka-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd clang libclang-rt-14-dev python3 python3-pip
+  libutf8proc-dev libleveldb-dev libxxhash-dev libssl-dev libcmocka-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd clang libclang-rt-14-dev python3 python3-pip
   python3-venv curl ca-certificates unzip)
 apt-cache show libclang-rt-14-dev >/dev/null 2>&1 || packages=("${packages[@]/libclang-rt-14-dev/}")
 missing=()

@@ -1,0 +1,270 @@
+/* facts.c - the io actor `facts`: owns the catalog's log and the facts made of it (given->params.store), on a host thread of its own, so
+ * that no fsync stands before a lookup.
+ *
+ *   catalog_writer              facts
+ *     append -------------------> |  fsync, then
+ *     <- appended, append_failed- |  then the facts on LevelDB, in `work`
+ *     log_read -----------------> |
+ *     <- log_batch, log_failed -- |
+ *   http, prompt
+ *     facts_query --------------> |
+ *     <- facts_page, facts_refused|
+ *
+ * Every question is answered in its handler: nothing is queued here, and what the log has and the facts have not yet is read from the log.
+ *
+ * K1. appended follows the log's own durability; the facts follow one record a piece. A question sees every transaction that was answered.
+ * K2. An append is taken if its number is the next and no later writer wrote; the same number and epoch again is answered the same.
+ * K3. Damage never answers: the facts are made again from the log (facts_book.h), or the question is refused and a line says why. */
+#include "actors/io/facts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "actors/io/facts_book.h"
+#include "actors/note.h"
+#include "base/error.h"
+
+enum { ITEMS_MAX = 512, MESSAGE_BYTES = 1200 };
+
+typedef struct facts_columns {
+    uint8_t chains[32 * ITEMS_MAX], digests[32 * ITEMS_MAX];
+    uint32_t layouts[ITEMS_MAX], groups[ITEMS_MAX], tiers[ITEMS_MAX], owners[ITEMS_MAX], starts[ITEMS_MAX], counts[ITEMS_MAX],
+        reuses[ITEMS_MAX];
+    uint64_t sizes[ITEMS_MAX], txs[ITEMS_MAX], times_us[ITEMS_MAX], publishers[ITEMS_MAX];
+} facts_columns_t;
+
+typedef struct facts_actor {
+    uint64_t address, epoch;
+    qr_facts_book_t *book;
+    uint64_t appends, appends_failed, reads, reads_failed, queries, queries_refused;
+    uint64_t rebuilt, snapshots_failed, poisoned; /* of the book, as said last */
+    bool failed;                                  /* catching up has been given up */
+    qr_fact_item_t items[ITEMS_MAX];
+    facts_columns_t columns;
+} facts_actor_t;
+
+static uint64_t bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(facts_actor_t);
+}
+
+static void init(void *block, const qr_given_t *given, uint64_t address)
+{
+    (void)given;
+    ((facts_actor_t *)block)->address = address;
+}
+
+static void done(void *block) { qr_facts_book_close(&((facts_actor_t *)block)->book); }
+
+static uint64_t wall_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+/* Lines of the book for the operator, and notes of what changed. */
+static void tell(facts_actor_t *self, qr_outbox_t *outbox)
+{
+    if (!self->book) return;
+    const char *line = qr_facts_book_report(self->book);
+    for (const char *end; (end = strchr(line, '\n')); line = end + 1) fprintf(stderr, "quire: %.*s\n", (int)(end - line), line);
+    qr_facts_book_state_t state;
+    qr_facts_book_state(self->book, &state);
+    if (state.rebuilt > self->rebuilt)
+        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_facts_rebuilt, 0, state.facts.tx, state.facts.fact_count, state.rebuilt);
+    if (state.snapshots_failed > self->snapshots_failed)
+        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_snapshot_failed, 0, state.snapshots_failed, state.facts.tx, state.log.bytes);
+    if (state.log.poisoned > self->poisoned)
+        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_log_record_lost, 0, state.log.newest + 1, state.log.poisoned, 0);
+    self->rebuilt = state.rebuilt;
+    self->snapshots_failed = state.snapshots_failed;
+    self->poisoned = state.log.poisoned;
+}
+
+static void on_start(facts_actor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    char sentence[MESSAGE_BYTES] = "no store was given (--store FOLDER)";
+    qr_ready_t body = {.reason = QR_E_INVALID};
+    self->epoch = message->body.start.epoch;
+    if (given->params.store[0]) {
+        const qr_facts_book_config_t config = {.store = given->params.store, .history_bytes = given->params.history_bytes};
+        int code = self->book ? 0 : qr_facts_book_open(&config, &self->book, sentence, sizeof sentence);
+        body.reason = (uint32_t)-code;
+    }
+    if (body.reason) body.text = (qr_bytes_t){(const uint8_t *)sentence, strlen(sentence)};
+    tell(self, outbox);
+    qr_send(outbox, message->from, ready, &body);
+}
+
+static void on_append(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_append_t *b = &message->body.append;
+    uint32_t reason = self->book ? qr_facts_book_append(self->book, b, wall_us()) : QR_E_PEER_DOWN;
+    self->appends++;
+    if (reason == 0) {
+        qr_send(outbox, message->from, appended, &(qr_appended_t){.tx = b->tx});
+        return;
+    }
+    self->appends_failed++;
+    tell(self, outbox);
+    qr_send(outbox, message->from, append_failed, (&(qr_append_failed_t){.tx = b->tx, .reason = reason}));
+}
+
+static void on_log_read(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    qr_log_batch_t body;
+    uint32_t reason = self->book ? qr_facts_book_read(self->book, &message->body.log_read, &body) : QR_E_PEER_DOWN;
+    self->reads++;
+    if (reason == 0) {
+        qr_send(outbox, message->from, log_batch, &body);
+    } else {
+        self->reads_failed++;
+        qr_send(outbox, message->from, log_failed, &(qr_log_failed_t){.reason = reason});
+    }
+    tell(self, outbox);
+}
+
+static void send_page(facts_actor_t *self, uint64_t to, uint64_t query_id, uint64_t tx, const qr_facts_cursor_t *cursor, uint32_t count,
+                      qr_outbox_t *outbox)
+{
+    facts_columns_t *c = &self->columns;
+    for (uint32_t i = 0; i < count; i++) {
+        const qr_fact_item_t *item = &self->items[i];
+        memcpy(c->chains + 32 * (size_t)i, item->chain, 32);
+        memcpy(c->digests + 32 * (size_t)i, item->digest, 32);
+        c->layouts[i] = item->layout, c->groups[i] = item->group, c->tiers[i] = item->tier, c->owners[i] = item->owner;
+        c->starts[i] = item->start, c->counts[i] = item->count, c->reuses[i] = item->reuse;
+        c->sizes[i] = item->bytes, c->txs[i] = item->tx, c->times_us[i] = item->time_us, c->publishers[i] = item->publisher;
+    }
+    qr_facts_page_t body = {.query_id = query_id,
+                            .tx = tx,
+                            .cursor = {cursor->key, cursor->bytes},
+                            .chains = {c->chains, 32ull * count},
+                            .digests = {c->digests, 32ull * count},
+                            .layouts = {c->layouts, count},
+                            .groups = {c->groups, count},
+                            .tiers = {c->tiers, count},
+                            .owners = {c->owners, count},
+                            .starts = {c->starts, count},
+                            .counts = {c->counts, count},
+                            .reuses = {c->reuses, count},
+                            .sizes = {c->sizes, count},
+                            .txs = {c->txs, count},
+                            .times_us = {c->times_us, count},
+                            .publishers = {c->publishers, count}};
+    qr_send(outbox, to, facts_page, &body);
+}
+
+static void on_facts_query(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_facts_query_t *b = &message->body.facts_query;
+    qr_facts_cursor_t cursor = {.bytes = (uint32_t)qr_min_u64(b->cursor.count, QR_FACTS_KEY_BYTES_MAX)};
+    const qr_facts_filter_t filter = {.kind = b->kind,
+                                      .tier = b->tier,
+                                      .owner = b->owner,
+                                      .token_from = b->token_from,
+                                      .token_to = b->token_to,
+                                      .reuse_least = b->reuse_least,
+                                      .time_from_us = b->time_from_us,
+                                      .time_to_us = b->time_to_us,
+                                      .fingerprint = b->fingerprint.count ? b->fingerprint.data : NULL,
+                                      .chain = b->chain.count ? b->chain.data : NULL};
+    bool fits = (b->fingerprint.count == 0 || b->fingerprint.count == 32) && (b->chain.count == 0 || b->chain.count == 32) &&
+                b->cursor.count <= QR_FACTS_KEY_BYTES_MAX && b->count_max > 0;
+    qr_copy(cursor.key, b->cursor.data, cursor.bytes);
+    uint32_t count = 0, most = qr_min_u32(b->count_max, ITEMS_MAX);
+    uint64_t tx = 0;
+    uint32_t reason = !fits         ? QR_E_INVALID
+                      : !self->book ? QR_E_PEER_DOWN
+                                    : qr_facts_book_query(self->book, b->as_of_tx, &filter, &cursor, self->items, most, &count, &tx);
+    self->queries++;
+    tell(self, outbox);
+    if (reason == 0) {
+        send_page(self, message->from, b->query_id, tx, &cursor, count, outbox);
+        return;
+    }
+    self->queries_refused++;
+    qr_facts_book_state_t state = {0};
+    if (self->book) qr_facts_book_state(self->book, &state);
+    qr_send(outbox, message->from, facts_refused,
+            (&(qr_facts_refused_t){.query_id = b->query_id, .reason = reason, .oldest_tx = state.oldest_tx}));
+}
+
+static void on_stop(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    if (self->book) (void)qr_facts_book_catch_up(self->book, UINT32_MAX);
+    tell(self, outbox);
+    qr_facts_book_close(&self->book);
+    qr_send(outbox, message->from, stopped, (&(qr_stopped_t){.reason = QR_E_OK}));
+}
+
+static void handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    facts_actor_t *self = block;
+    switch (message->type) {
+    case QR_MESSAGE_start: on_start(self, given, message, outbox); break;
+    case QR_MESSAGE_append: on_append(self, message, outbox); break;
+    case QR_MESSAGE_log_read: on_log_read(self, message, outbox); break;
+    case QR_MESSAGE_facts_query: on_facts_query(self, message, outbox); break;
+    case QR_MESSAGE_drain: /* every question is answered in its handler: nothing is ever open */
+        qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = 0}));
+        break;
+    case QR_MESSAGE_stop: on_stop(self, message, outbox); break;
+    case QR_MESSAGE_alarm:
+    case QR_MESSAGE_link_up:
+    case QR_MESSAGE_link_down: break;
+    default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, 0, 0);
+    }
+}
+
+/* One record into the facts, or what keeps the log short. */
+static uint64_t work(void *block, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    (void)given;
+    (void)now_us;
+    facts_actor_t *self = block;
+    if (!self->book || self->failed) return QR_NEVER_US;
+    int more = qr_facts_book_catch_up(self->book, 1);
+    if (more == 0) (void)qr_facts_book_maintain(self->book);
+    tell(self, outbox);
+    if (more < 0) { /* said once; questions are refused, the log goes on */
+        qr_facts_book_state_t state;
+        qr_facts_book_state(self->book, &state);
+        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_facts_damaged, 0, (uint64_t)-more, state.facts.tx, state.log.newest);
+        self->failed = true;
+    }
+    return more > 0 ? 0 : QR_NEVER_US;
+}
+
+static void print(const void *block, const qr_given_t *given, qr_text_t *text)
+{
+    (void)given;
+    const facts_actor_t *self = block;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {{"facts: appends ", self->appends}, {", failed ", self->appends_failed}, {", reads ", self->reads},
+                   {", failed ", self->reads_failed},  {", questions ", self->queries},     {", refused ", self->queries_refused},
+                   {", rebuilt ", self->rebuilt}};
+    for (size_t i = 0; i < QR_COUNT(numbers); i++) {
+        qr_text_put(text, numbers[i].name);
+        qr_text_put_u64(text, numbers[i].value);
+    }
+    qr_text_put(text, "\n");
+}
+
+const qr_actor_class_t qr_facts_class = {
+    .name = "facts",
+    .role = QR_ROLE_facts,
+    .max_out = 1,
+    .owns_world = true,
+    .bytes = bytes,
+    .init = init,
+    .handle = handle,
+    .work = work,
+    .print = print,
+    .done = done,
+};
