@@ -2,7 +2,7 @@
  *
  *   worker -- observation --> heartbeat -- observation --> router of this node
  *                                 | -- observation, beat --> heartbeat of every other node --> its router
- *                                 | -- peer_down --> router and worker of this node, after silence
+ *                                 | -- peer_down --> router, worker and catalog_replica of this node, after silence
  *
  * H1. Only ages cross between actors, never instants: what was heard grows older by this actor's own clock (now_us, monotonic)
  *     before it is passed on. Wall clocks and differences between nodes' clocks play no part.
@@ -43,6 +43,7 @@ typedef struct heartbeat {
     uint64_t beat_us, down_us; /* configuration */
     uint64_t next_beat_us;
     uint64_t peers_down_total;
+    uint64_t replica;                                            /* catalog_replica of this node, 0 = none */
     uint64_t routers[QR_PARTNERS_MAX], workers[QR_PARTNERS_MAX]; /* of this node */
     peer_t peers[QR_NODES_MAX];
     local_t locals[QR_PARTNERS_MAX];
@@ -75,6 +76,7 @@ static void add_partner(heartbeat_t *self, uint64_t partner)
     bool here = qr_address_node(partner) == qr_address_node(self->address);
     uint8_t role = qr_address_role(partner);
     if (here && role == QR_ROLE_router && self->router_count < QR_PARTNERS_MAX) self->routers[self->router_count++] = partner;
+    if (here && role == QR_ROLE_catalog_replica) self->replica = partner;
     if (here && role == QR_ROLE_worker && self->worker_count < QR_PARTNERS_MAX) self->workers[self->worker_count++] = partner;
     if (!here && role == QR_ROLE_heartbeat && self->peer_count < QR_NODES_MAX)
         self->peers[self->peer_count++] = (peer_t){.address = partner, .state = QR_STATE_DOWN};
@@ -201,6 +203,7 @@ static void declare_down(heartbeat_t *self, peer_t *peer, uint64_t silence_us, q
     qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_peer_down, 0, node, peer->node_epoch, silence_us);
     for (uint32_t i = 0; i < self->router_count; i++) qr_send(outbox, self->routers[i], peer_down, &body);
     for (uint32_t i = 0; i < self->worker_count; i++) qr_send(outbox, self->workers[i], peer_down, &body);
+    if (self->replica) qr_send(outbox, self->replica, peer_down, &body);
 }
 
 static void on_beat(heartbeat_t *self, const qr_message_t *message, qr_outbox_t *outbox)
@@ -235,7 +238,7 @@ static void on_link_down(heartbeat_t *self, const qr_message_t *message)
         if (qr_address_node(peer->address) != node) continue;
         peer->node_epoch = peer->sequence = 0;
         self->peers_down_total += peer->state != QR_STATE_DOWN;
-        peer->state = QR_STATE_DOWN; /* routers and workers hear it from their host */
+        peer->state = QR_STATE_DOWN; /* who must know hears it from its host */
     }
     for (uint32_t i = 0; i < self->local_count; i++)
         if (qr_address_node(self->locals[i].worker) == node) self->locals[i].worker_epoch = self->locals[i].sequence = 0;
@@ -369,8 +372,8 @@ static void heartbeat_print(const void *block, const qr_given_t *given, qr_text_
     }
 }
 
-/* An alarm that finds every other node silent. At most QR_PARTNERS_MAX partners in all, so peers x (routers + workers) and peers x
- * (own workers) are at most 32 x 32 each. */
+/* An alarm that finds every other node silent. At most QR_PARTNERS_MAX partners in all, so peers x (routers + workers + a replica) and
+ * peers x (own workers) are at most 32 x 32 each. */
 enum { MAX_OUT = 2 * (QR_PARTNERS_MAX / 2) * (QR_PARTNERS_MAX / 2) + QR_NODES_MAX + 2 };
 
 const qr_actor_class_t qr_heartbeat_class = {

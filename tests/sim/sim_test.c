@@ -1,4 +1,4 @@
-/* link: qr_sim qr_actor_gateway qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages */
+/* link: qr_sim qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_gateway qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages */
 /* sim_test.c - the simulated world is repeatable, its checkers see, what it found stays mended, and 300 fixed seeds and 100 of
  * QUIRE_TEST_SEED find nothing. `quire simulate` runs more. */
 #include <setjmp.h>
@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "actors/catalog_replica.h"
+#include "actors/catalog_writer.h"
 #include "actors/gateway.h"
 #include "actors/page_manager.h"
 #include "messages/schema.h"
@@ -59,7 +61,20 @@ static void test_everything_happens(void **state)
 
 /* ---- the checkers see: the same worlds with one doctored actor ------------------------------------------------------------------ */
 
-enum { WRONG_TOKEN = 1, TOKENS_SWAPPED, WRONG_USAGE, LOST_END, STILL, PAGE_TWICE, WRONG_TEXT };
+enum {
+    WRONG_TOKEN = 1,
+    TOKENS_SWAPPED,
+    WRONG_USAGE,
+    LOST_END,
+    STILL,
+    PAGE_TWICE,
+    WRONG_TEXT,
+    WRONG_COPY,
+    DEEP_MATCH,
+    LOST_COMMIT,
+    OTHER_RECORD,
+    EARLY_COMMIT
+};
 static uint32_t disease, countdown;
 
 static void spoil(qr_message_t *m)
@@ -74,6 +89,14 @@ static void spoil(qr_message_t *m)
     if (m->type == QR_MESSAGE_request_finished && disease == WRONG_USAGE) m->body.request_finished.completion_tokens++;
     if (m->type == QR_MESSAGE_pages_granted && disease == PAGE_TWICE && m->body.pages_granted.pages.count > 1)
         ((uint64_t *)(uintptr_t)m->body.pages_granted.pages.data)[1] = m->body.pages_granted.pages.data[0];
+    if (m->type == QR_MESSAGE_matches && disease == WRONG_COPY && m->body.matches.ssd_masks.count)
+        ((uint32_t *)(uintptr_t)m->body.matches.ssd_masks.data)[0] ^= 3;
+    if (m->type == QR_MESSAGE_matches && disease == DEEP_MATCH) m->body.matches.tokens = ++m->body.matches.depth;
+    if (m->type == QR_MESSAGE_append && disease == OTHER_RECORD && m->body.append.sizes.count > 1)
+        ((uint64_t *)(uintptr_t)m->body.append.sizes.data)[1] ^= 1;
+    if (m->type == QR_MESSAGE_publish_committed && disease == LOST_COMMIT && countdown && --countdown == 0)
+        m->type = QR_MESSAGE_publish_refused; /* with the number of its transaction as the reason */
+    if (m->type == QR_MESSAGE_publish_committed && disease == EARLY_COMMIT) m->body.publish_committed.tx++;
 }
 
 static void doctored_handle(const qr_actor_class_t *actor, void *self, const qr_given_t *given, const qr_message_t *message,
@@ -93,11 +116,21 @@ static void doctored_page_manager(void *self, const qr_given_t *given, const qr_
     doctored_handle(&qr_page_manager_class, self, given, message, outbox);
 }
 
+static void doctored_replica(void *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    doctored_handle(&qr_catalog_replica_class, self, given, message, outbox);
+}
+static void doctored_writer(void *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    doctored_handle(&qr_catalog_writer_class, self, given, message, outbox);
+}
+
 static void expect_finding(const qr_actor_class_t *doctored, uint32_t kind, const char *has)
 {
     qr_sim_plan_t plan;
     qr_sim_result_t result;
-    qr_sim_plan_draw(&plan, 3, QR_PROFILE_CALM, 3);
+    qr_sim_plan_draw(&plan, 3, kind < WRONG_COPY ? QR_PROFILE_CALM : QR_PROFILE_CATALOG, 3);
+    plan.fault_count = plan.workload.faults = 0;
     plan.workload.cancel_one_in = plan.workload.budget_one_in = 0;
     plan.workload.answer_most = plan.workload.requests = 40;
     assert_true(qr_sim_plan_run(&plan, &result, NULL, NULL));
@@ -112,7 +145,10 @@ static void expect_finding(const qr_actor_class_t *doctored, uint32_t kind, cons
 static void test_the_checkers_see(void **state)
 {
     (void)state;
-    qr_actor_class_t gateway = qr_gateway_class, pages = qr_page_manager_class;
+    qr_actor_class_t gateway = qr_gateway_class, pages = qr_page_manager_class, replica = qr_catalog_replica_class,
+                     writer = qr_catalog_writer_class;
+    replica.handle = doctored_replica;
+    writer.handle = doctored_writer;
     gateway.handle = doctored_gateway;
     pages.handle = doctored_page_manager;
     expect_finding(&gateway, WRONG_TOKEN, "should be");
@@ -122,6 +158,11 @@ static void test_the_checkers_see(void **state)
     expect_finding(&gateway, LOST_END, "DEADLINE");
     expect_finding(&gateway, STILL, "time stands still");
     expect_finding(&pages, PAGE_TWICE, "");
+    expect_finding(&replica, WRONG_COPY, "");
+    expect_finding(&replica, DEEP_MATCH, "");
+    expect_finding(&writer, LOST_COMMIT, "is in the log");
+    expect_finding(&writer, OTHER_RECORD, "something else");
+    expect_finding(&writer, EARLY_COMMIT, "was answered as");
 }
 
 /* A plan whose last phase has no time always has a finding; nearly everything can be taken out of it. */

@@ -187,6 +187,30 @@ static void test_silence(void **unused)
     assert_int_equal(NEXT(&rig, router(1), metrics)->values.data[0], 1);
 }
 
+static uint64_t replica(uint32_t node) { return qr_address(node, 0, QR_ROLE_catalog_replica, 0); }
+
+/* The replica of this node hides what stands on a silent node; that of another node hears it from its own heartbeat. */
+static void test_silence_is_told_to_the_replica_here(void **unused)
+{
+    (void)unused;
+    rig_t other;
+    rig_init(&other, &qr_heartbeat_class, &given, heartbeat(1));
+    other.now_us = 1000000;
+    SAY(&other, mesh(1), start, .epoch = 3, .partners = U64_COLUMN(heartbeat(2), replica(2), replica(1)));
+    (void)NEXT(&other, mesh(1), ready);
+    SAY(&other, heartbeat(2), beat, .node = 2, .node_epoch = 9, .sequence = 1, .state = QR_STATE_READY);
+    for (int i = 0; i < 6; i++) {
+        rig_pass(&other, 100000);
+        if (i < 5) (void)NEXT(&other, heartbeat(2), beat);
+    }
+    const qr_peer_down_t *d = NEXT(&other, replica(1), peer_down);
+    assert_int_equal(d->node, 2);
+    assert_int_equal(d->node_epoch, 9);
+    (void)NEXT(&other, heartbeat(2), beat);
+    rig_quiet(&other);
+    rig_done(&other);
+}
+
 static void test_leaving(void **unused)
 {
     (void)unused;
@@ -331,6 +355,7 @@ int main(void)
         T(test_a_node_speaks_for_its_own_workers_only),
         T(test_epochs_have_no_order),
         T(test_silence),
+        T(test_silence_is_told_to_the_replica_here),
         T(test_leaving),
         T(test_a_late_alarm_is_not_the_others_silence),
         T(test_RT_05),

@@ -195,7 +195,8 @@ static bool explained(const qr_given_t *given, const ask_t *ask, uint32_t reason
     const qr_sim_workload_t *w = work_of(given);
     uint32_t nodes = w->fail_over ? 0
                                   : 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK |
-                                        1u << QR_FAULT_LEAVE | 1u << QR_FAULT_STUCK;
+                                        1u << QR_FAULT_LEAVE | 1u << QR_FAULT_STUCK | 1u << QR_FAULT_UNIT | 1u << QR_FAULT_APPEND |
+                                        1u << QR_FAULT_FENCE; /* sessions end when the catalog's units begin anew */
     if (w->fail_over && ask->count > ask->prompt && reason != QR_E_DEADLINE) return false; /* what began goes on elsewhere */
     switch (reason) {
     case QR_E_BUSY:

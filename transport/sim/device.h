@@ -22,6 +22,7 @@ typedef struct qr_sim_cost {
 typedef struct qr_sim_world_given {
     qr_sim_cost_t cost;
     const void *clients; /* clients.h: qr_sim_workload_t */
+    struct qr_sim_catalog *catalog; /* catalog.h; NULL: there is none */
 } qr_sim_world_given_t;
 static inline const qr_sim_world_given_t *qr_sim_given(const qr_given_t *given)
 {

@@ -5,9 +5,11 @@
 
 #include <stdlib.h>
 
+#define FAIL_OVER_GAP_US(plan) (6000000 + 3000ull * (plan)->peer_down_ms)
 enum { SETTLE_US = 2000000, QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400 };
 
-static const char *const profile_names[QR_PROFILES] = {"mixed", "calm", "network", "process", "device", "all", "large", "failover"};
+static const char *const profile_names[QR_PROFILES] = {"mixed", "calm",  "network",  "process", "device",
+                                                       "all",   "large", "failover", "catalog"};
 const char *qr_sim_profile_name(uint32_t profile) { return profile < QR_PROFILES ? profile_names[profile] : "?"; }
 uint32_t qr_sim_profile_find(const char *name)
 {
@@ -69,7 +71,7 @@ static void draw_fail_over(qr_sim_plan_t *plan, qr_prng_t *prng)
     plan->workload.fail_over = 1;
     plan->offer_timeout_ms =
         between(prng, 150, 600); /* above the slowest round trip; what waits for an answer also gives up within a pause */
-    uint64_t at_us = 2000000, gap_us = 6000000 + 3000ull * plan->peer_down_ms;
+    uint64_t at_us = 2000000, gap_us = FAIL_OVER_GAP_US(plan);
     for (uint32_t i = between(prng, 1, 4); i > 0; i--) {
         uint32_t device = edges + (uint32_t)qr_prng_below(prng, devices), edge = (uint32_t)qr_prng_below(prng, edges),
                  kind = between(prng, 1, 6);
@@ -112,6 +114,57 @@ static void draw_large(qr_sim_plan_t *plan)
     plan->workload.answer_most = 40;
 }
 
+static const uint32_t catalog_kinds[] = {QR_FAULT_UNIT, QR_FAULT_UNIT,  QR_FAULT_UNIT, QR_FAULT_APPEND, QR_FAULT_DISK, QR_FAULT_LOG,
+                                         QR_FAULT_LOG,  QR_FAULT_FENCE, QR_FAULT_KILL, QR_FAULT_BREAK,  QR_FAULT_CUT,  QR_FAULT_STUCK};
+
+/* What goes wrong around the catalog; of worlds whose edges and workers nobody may miss only units, between two deaths. */
+static void draw_catalog_faults(qr_sim_plan_t *plan, qr_prng_t *prng)
+{
+    uint32_t most = QR_COUNT(plan->faults) - plan->fault_count, units = QR_SIM_UNITS - (plan->profile == QR_PROFILE_FAIL_OVER);
+    uint32_t count = qr_min_u32(most, between(prng, 1, plan->profile == QR_PROFILE_CATALOG ? 12 : 5));
+    uint64_t down_us = plan->peer_down_ms * 1000ull;
+    for (uint32_t i = 0; i < count; i++) {
+        qr_sim_fault_t *f = &plan->faults[plan->fault_count++];
+        f->kind = plan->profile == QR_PROFILE_FAIL_OVER ? QR_FAULT_UNIT : catalog_kinds[qr_prng_below(prng, QR_COUNT(catalog_kinds))];
+        f->at_us = 20000 + qr_prng_below(prng, plan->busy_us);
+        if (plan->profile == QR_PROFILE_FAIL_OVER) /* as draw_fail_over: well between two deaths */
+            f->at_us = 5500000 + qr_prng_below(prng, 300000) +
+                       FAIL_OVER_GAP_US(plan) * qr_prng_below(prng, plan->busy_us / FAIL_OVER_GAP_US(plan));
+        f->for_us = 1 + qr_prng_below(prng, f->kind == QR_FAULT_UNIT ? 200000 : f->kind == QR_FAULT_KILL ? down_us : plan->busy_us / 3);
+        if (f->kind == QR_FAULT_CUT || f->kind == QR_FAULT_STUCK) f->for_us = qr_min_u64(f->for_us, 3 * down_us);
+        f->node = (uint32_t)qr_prng_below(prng, plan->node_count);
+        f->other = (uint32_t)qr_prng_below(prng, f->kind == QR_FAULT_UNIT ? 8 : plan->node_count);
+        f->amount = f->kind == QR_FAULT_UNIT ? (uint32_t)qr_prng_below(prng, units) : between(prng, 1, 8);
+        plan->workload.faults |= 1u << f->kind;
+        if (f->kind != QR_FAULT_FENCE || qr_prng_one_in(prng, 3) || plan->fault_count == QR_COUNT(plan->faults)) continue;
+        f->amount = 1; /* the other writer comes while facts is away */
+        plan->faults[plan->fault_count++] = (qr_sim_fault_t){.at_us = f->at_us - qr_prng_below(prng, 20000),
+                                                             .for_us = 1 + qr_prng_below(prng, 50000),
+                                                             .kind = QR_FAULT_UNIT,
+                                                             .node = f->node};
+        plan->workload.faults |= 1u << QR_FAULT_UNIT;
+    }
+}
+
+/* Drawn by a generator of its own, so that the rest of a plan is the same with and without a catalog. */
+static void draw_catalog(qr_sim_plan_t *plan, qr_prng_t *prng)
+{
+    bool has = plan->profile == QR_PROFILE_CATALOG || (plan->profile == QR_PROFILE_ALL && !qr_prng_one_in(prng, 3)) ||
+               (plan->profile == QR_PROFILE_FAIL_OVER && qr_prng_one_in(prng, 3));
+    if (!has) return;
+    qr_sim_catalog_work_t *w = &plan->catalog;
+    w->chains = between(prng, 1, 5);
+    w->depth = between(prng, 1, qr_min_u32(6, plan->context / (2 * plan->page_tokens)));
+    w->publishes = between(prng, 8, 40);
+    w->nodes_max = qr_prng_one_in(prng, 4) ? between(prng, 16, 30) : between(prng, 64, 200);
+    w->publish_us = plan->busy_us / w->publishes / 2 + 1;
+    w->look_us = plan->busy_us / between(prng, 10, 40) + 1;
+    w->write_us = between(prng, 200, qr_prng_one_in(prng, 3) ? 60000 : 6000);
+    w->busy_until_us = plan->busy_us;
+    w->seed = plan->workload.seed;
+    draw_catalog_faults(plan, prng);
+}
+
 static void draw_nodes(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t nodes)
 {
     if (!nodes) nodes = between(prng, 1, 6);
@@ -126,12 +179,14 @@ static void draw_nodes(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t nodes)
 
 void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint32_t nodes)
 {
-    qr_prng_t prng;
+    qr_prng_t prng, other;
     memset(plan, 0, sizeof *plan);
     qr_prng_init(&prng, seed ^ 0x73696d756c617465u);
+    qr_prng_init(&other, seed ^ 0x636174616c6f67u);
     plan->seed = seed;
     plan->profile = profile == QR_PROFILE_MIXED ? between(&prng, QR_PROFILE_CALM, QR_PROFILE_FAIL_OVER) : profile;
     if (profile == QR_PROFILE_MIXED && plan->profile == QR_PROFILE_LARGE) plan->profile = QR_PROFILE_ALL;
+    if (profile == QR_PROFILE_MIXED && qr_prng_one_in(&other, 6)) plan->profile = QR_PROFILE_CATALOG;
     static const uint32_t page_tokens[] = {8, 8, 16, 32};
     plan->page_tokens = page_tokens[qr_prng_below(&prng, QR_COUNT(page_tokens))];
     plan->context = plan->page_tokens * between(&prng, 6, 24);
@@ -174,6 +229,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     w->salt_one_in = between(&prng, 2, 9);
     if (plan->profile != QR_PROFILE_FAIL_OVER) draw_faults(plan, &prng, kinds_of(plan->profile));
     if (plan->profile == QR_PROFILE_LARGE) draw_large(plan);
+    draw_catalog(plan, &other);
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------------
@@ -182,6 +238,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
 typedef struct stage {
     qr_world_t *world;
     const qr_sim_plan_t *plan;
+    qr_sim_catalog_t *catalog; /* NULL: there is none */
     bool last;
 } stage_t;
 
@@ -198,12 +255,13 @@ static void *client_of(const stage_t *stage, uint32_t n)
 static bool all_clients(void *context)
 {
     const stage_t *stage = context;
+    char text[QR_SIM_FINDING_BYTES];
     for (uint32_t n = 0; n < nodes_of(stage->plan); n++) {
         if (!(stage->plan->nodes[n % stage->plan->node_count].parts & QR_SIM_EDGE)) continue;
         const void *client = client_of(stage, n);
         if (!client || !(stage->last ? qr_sim_client_is_done(client) : qr_sim_client_is_quiet(client))) return false;
     }
-    return true;
+    return !stage->last || !stage->catalog || qr_sim_catalog_is_done(stage->catalog, stage->world, text, sizeof text);
 }
 
 /* Everything `given` that a plan says. The vocabulary prints two letters a token. */
@@ -228,6 +286,7 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
     given->params.peer_down_ms = plan->peer_down_ms;
     given->params.offer_timeout_ms = plan->offer_timeout_ms;
     given->params.request_timeout_ms = plan->request_timeout_ms;
+    if (plan->catalog.nodes_max) given->params.catalog_nodes_max = plan->catalog.nodes_max;
     given->layout.group_count = plan->window ? 2 : 1;
     given->layout.page_tokens = plan->page_tokens;
     given->layout.chunk_tokens = 2 * plan->page_tokens;
@@ -260,15 +319,17 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
     }
     for (uint32_t n = 0; n < nodes_of(stage->plan); n++)
         if (client_of(stage, n)) qr_sim_client_last(client_of(stage, n), qr_world_now_us(world));
+    if (stage->catalog) qr_sim_catalog_last(stage->catalog);
     stage->last = true;
     until_us = qr_world_now_us(world) + 2 * LAST_US + 1000000;
     if (!qr_world_run(world, until_us, all_clients, stage)) return;
+    char text[QR_SIM_FINDING_BYTES];
     if (!all_clients(stage)) {
+        if (stage->catalog && !qr_sim_catalog_is_done(stage->catalog, world, text, sizeof text)) fail(result, text);
         fail(result, "the last phase did not end");
         return;
     }
     /* What is still on its way comes home; then no question is open anywhere. */
-    char text[QR_SIM_FINDING_BYTES];
     if (!qr_world_run(world, qr_world_now_us(world) + SETTLE_US, NULL, NULL)) return;
     if (!qr_world_is_quiet(world, text, sizeof text)) fail(result, text);
 }
@@ -279,6 +340,12 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
     qr_sim_world_given_t mine = {.cost = plan->cost, .clients = &plan->workload};
     memset(ret_result, 0, sizeof *ret_result);
     fill_given(&given, plan, &mine);
+    bool has_catalog = plan->catalog.chains > 0 && plan->mesh_count <= 1;
+    mine.catalog = has_catalog ? qr_sim_catalog_new(&plan->catalog, &given, nodes_of(plan)) : NULL;
+    if (has_catalog && !mine.catalog) {
+        fail(ret_result, "not enough memory for the catalog");
+        return false;
+    }
     qr_sim_config_t config = {.seed = plan->seed,
                               .node_count = plan->node_count,
                               .mesh_count = plan->mesh_count,
@@ -292,11 +359,15 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
                               .http = &qr_sim_http_class,
                               .text = &qr_sim_text_class,
                               .executor = &qr_sim_executor_class,
+                              .facts = has_catalog ? &qr_sim_facts_class : NULL,
+                              .publisher = &qr_sim_publisher_class,
+                              .asker = &qr_sim_asker_class,
                               .doctored = plan->doctored,
                               .trace = trace};
-    stage_t stage = {qr_world_new(&config), plan, false};
+    stage_t stage = {qr_world_new(&config), plan, mine.catalog, false};
     if (!stage.world) {
         fail(ret_result, "not enough memory for the world");
+        qr_sim_catalog_destroy(&mine.catalog);
         return false;
     }
     run_phases(&stage, ret_result);
@@ -310,7 +381,9 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
         qr_world_tell(stage.world, tell);
         fprintf(tell, "finding: %s\n", ret_result->finding);
     }
+    if (mine.catalog) qr_sim_catalog_count(mine.catalog, &ret_result->catalog);
     qr_world_destroy(&stage.world);
+    qr_sim_catalog_destroy(&mine.catalog);
     return ret_result->finding[0] == 0;
 }
 
@@ -379,6 +452,8 @@ uint32_t qr_sim_plan_shrink(qr_sim_plan_t *plan, uint32_t runs_most)
         size_t offset;
         uint32_t least;
     } numbers[] = {{offsetof(qr_sim_plan_t, workload.requests), 1},
+                   {offsetof(qr_sim_plan_t, catalog.chains), 0},
+                   {offsetof(qr_sim_plan_t, catalog.publishes), 1},
                    {offsetof(qr_sim_plan_t, workload.cancel_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.budget_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.text_one_in), 0},
@@ -419,15 +494,22 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
             (unsigned long long)plan->link_us, (unsigned long long)plan->local_us, plan->check_every);
     fprintf(out, " .page_tokens = %u, .pages = %u, .window = %u, .window_pages = %u, .context = %u, .lanes = %u, .requests = %u,\n",
             plan->page_tokens, plan->pages, plan->window, plan->window_pages, plan->context, plan->lanes, plan->requests);
-    fprintf(out, " .tile = %u, .wait_rows = %u, .peer_down_ms = %u, .offer_timeout_ms = %u, .request_timeout_ms = %u}\n", plan->tile,
+    fprintf(out, " .tile = %u, .wait_rows = %u, .peer_down_ms = %u, .offer_timeout_ms = %u, .request_timeout_ms = %u", plan->tile,
             plan->wait_rows, plan->peer_down_ms, plan->offer_timeout_ms, plan->request_timeout_ms);
+    const qr_sim_catalog_work_t *c = &plan->catalog;
+    if (c->chains)
+        fprintf(out, ",\n .catalog = {%u, %u, %u, %u, %lluu, %lluu, %lluu, %lluu, %lluu}", c->chains, c->depth, c->publishes, c->nodes_max,
+                (unsigned long long)c->publish_us, (unsigned long long)c->look_us, (unsigned long long)c->write_us,
+                (unsigned long long)c->busy_until_us, (unsigned long long)c->seed);
+    fprintf(out, "}\n");
 }
 
 /* ---- the subcommand ---------------------------------------------------------------------------------------------------------------------
  */
 
 static const char usage[] =
-    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all|failover|large] [--trace FILE] "
+    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all|failover|catalog|large] [--trace "
+    "FILE] "
     "[--shrink] "
     "[--first] [--json]\n"
     "  --seeds A-B    seeds to run, both included (default 1-100); one number runs one; A- runs until a finding or a signal\n"
@@ -520,8 +602,9 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     if (read) return fputs(usage, read > 0 ? stdout : stderr), read > 0 ? 0 : 2;
     FILE *trace = o.trace ? fopen(o.trace, "w") : NULL;
     if (o.trace && !trace) return fprintf(stderr, "quire: simulate: cannot write '%s'\n", o.trace), 2;
-    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, kills = 0, hash = 0, virtual_us = 0;
+    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, kills = 0, units = 0, hash = 0, virtual_us = 0;
     qr_sim_answers_t a = {0};
+    qr_sim_catalog_counts_t c = {0};
     if (!o.json)
         printf("seeds %llu-%llu, profile %s\n", (unsigned long long)o.first, (unsigned long long)o.last, qr_sim_profile_name(o.profile));
     for (uint64_t seed = o.first; seed <= o.last; seed++, seeds++) {
@@ -529,6 +612,8 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
         bool fine = qr_sim_plan_run(&plan, &result, seed == o.last ? trace : NULL, NULL);
         messages += result.counts.messages;
         kills += result.counts.kills;
+        units += result.counts.unit_kills;
+        for (size_t i = 0; i < sizeof c / 8; i++) ((uint64_t *)&c)[i] += ((const uint64_t *)&result.catalog)[i];
         for (size_t i = 0; i < sizeof a / 8; i++) ((uint64_t *)&a)[i] += ((const uint64_t *)&result.answers)[i];
         virtual_us += result.now_us;
         hash = qr_mix_u64(hash ^ result.hash);
@@ -539,15 +624,24 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     }
     if (trace && fclose(trace)) fprintf(stderr, "quire: simulate: '%s' was not written to its end\n", o.trace);
     double s = (double)qr_max_u64(1, clock_us() - begin) / 1e6;
-    unsigned long long n[] = {seeds, findings, a.submitted, a.finished, a.cancelled, a.refused, a.failed, a.tokens, messages, kills, hash};
-    printf(o.json
-               ? "{\"seeds\": %llu, \"findings\": %llu, \"requests\": %llu, \"finished\": %llu, \"cancelled\": %llu, \"refused\": %llu, "
-                 "\"failed\": %llu, \"tokens\": %llu, \"messages\": %llu, \"kills\": %llu, \"hash\": \"%016llx\", \"seeds_per_s\": %.1f, "
-                 "\"virtual_s\": %.0f}\n"
-               : "%llu seeds, %llu findings; %llu requests: %llu finished, %llu cancelled, %llu refused, %llu failed; %llu tokens, %llu "
-                 "messages, "
-                 "%llu nodes ended and began anew; hash %016llx; %.1f seeds/s, %.0f virtual s\n",
-           n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], (double)seeds / s, (double)virtual_us / 1e6);
+    unsigned long long n[] = {seeds,    findings, a.submitted, a.finished, a.cancelled, a.refused,
+                              a.failed, a.tokens, messages,    kills,      units,       hash};
+    printf(o.json ? "{\"seeds\": %llu, \"findings\": %llu, \"requests\": %llu, \"finished\": %llu, \"cancelled\": %llu, \"refused\": %llu, "
+                    "\"failed\": %llu, \"tokens\": %llu, \"messages\": %llu, \"kills\": %llu, \"units\": %llu, \"hash\": \"%016llx\", "
+                    "\"seeds_per_s\": %.1f, "
+                    "\"virtual_s\": %.0f}\n"
+                  : "%llu seeds, %llu findings; %llu requests: %llu finished, %llu cancelled, %llu refused, %llu failed; %llu tokens, %llu "
+                    "messages, "
+                    "%llu nodes and %llu units ended and began anew; hash %016llx; %.1f seeds/s, %.0f virtual s\n",
+           n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11], (double)seeds / s, (double)virtual_us / 1e6);
+    if (!o.json && c.publishes)
+        printf(
+            "  catalog: %llu publishes asked, %llu committed, %llu refused, %llu again; %llu transactions, %llu failed, %llu torn or lost, "
+            "%llu claims of others, %llu snapshots; %llu files, %llu torn; %llu lookups, %llu hits, %llu exact\n",
+            (unsigned long long)c.publishes, (unsigned long long)c.committed, (unsigned long long)c.refused, (unsigned long long)c.repeats,
+            (unsigned long long)c.transactions, (unsigned long long)c.failed, (unsigned long long)c.lost, (unsigned long long)c.claims,
+            (unsigned long long)c.snapshots, (unsigned long long)c.files, (unsigned long long)c.torn, (unsigned long long)c.lookups,
+            (unsigned long long)c.hits, (unsigned long long)c.exact);
     for (uint32_t i = 0; !o.json && i < QR_COUNT(a.reasons); i++)
         if (a.reasons[i]) printf("  %s %llu\n", qr_error_name((int)i), (unsigned long long)a.reasons[i]);
     return findings ? 1 : 0;

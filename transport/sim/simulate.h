@@ -6,6 +6,7 @@
 #ifndef QR_SIM_SIMULATE_H
 #define QR_SIM_SIMULATE_H
 
+#include "transport/sim/catalog.h"
 #include "transport/sim/clients.h"
 #include "transport/sim/device.h"
 #include "transport/sim/world.h"
@@ -19,6 +20,7 @@ enum qr_sim_profile {
     QR_PROFILE_ALL,
     QR_PROFILE_LARGE,     /* 33 meshes of one edge and 31 workers, ten minutes at 200 requests a second; never drawn */
     QR_PROFILE_FAIL_OVER, /* device nodes die one after the other; nobody may notice */
+    QR_PROFILE_CATALOG,   /* units of the catalog end alone, disks fail, the log is cut and claimed by others */
     QR_PROFILES
 };
 
@@ -36,6 +38,7 @@ typedef struct qr_sim_plan {
     /* of qr_given_t */
     uint32_t page_tokens, pages, window, window_pages, context, lanes, requests, tile, wait_rows;
     uint32_t peer_down_ms, offer_timeout_ms, request_timeout_ms, fail_over;
+    qr_sim_catalog_work_t catalog; /* chains 0: this world has no catalog */
 } qr_sim_plan_t;
 
 typedef struct qr_sim_result {
@@ -43,6 +46,7 @@ typedef struct qr_sim_result {
     uint64_t hash, now_us;
     qr_sim_counts_t counts;
     qr_sim_answers_t answers;
+    qr_sim_catalog_counts_t catalog;
 } qr_sim_result_t;
 
 /* nodes 0: drawn. */

@@ -1,6 +1,8 @@
 /* world.c - see world.h. */
 #include "transport/sim/world.h"
 
+#include "actors/catalog_replica.h"
+#include "actors/catalog_writer.h"
 #include "actors/gateway.h"
 #include "actors/heartbeat.h"
 #include "actors/page_manager.h"
@@ -24,14 +26,17 @@ enum {
     RETRY_US = 200000,
     AGE_SLACK_US = 200000,
     STOP_US = 500000,
+    UNIT_US = 2000,
     INSTANT_MOST = 100000,
     ARENA_BYTES = QR_CODEC_ARENA_BYTES(WIRE_BYTES)
 };
 
 typedef struct letter {
     uint64_t from, to;
-    uint32_t node, life; /* of the receiver when it was sent */
-    uint32_t link, side; /* of another node: the link's index and the sender's side; UINT32_MAX inside a node */
+    uint32_t node, life;         /* of the receiver when it was sent */
+    uint32_t link, side;         /* of another node: the link's index and the sender's side; UINT32_MAX inside a node */
+    uint32_t from_born, to_born; /* incarnations of both ends; 0 = does not matter */
+    uint32_t circle;             /* W8: which peace of the circle it was sent in; 0 = not within one */
     uint64_t session;
     uint32_t bytes, copies;
     uint8_t data[];
@@ -47,7 +52,9 @@ enum event_kind {
     EVENT_CONNECT,
     EVENT_UP,
     EVENT_DOWN,
-    EVENT_LEAVE
+    EVENT_LEAVE,
+    EVENT_UNIT_END,
+    EVENT_UNIT_BEGIN
 };
 
 typedef struct event {
@@ -64,13 +71,17 @@ typedef struct seen {
 
 typedef struct cell {
     const qr_actor_class_t *actor;
-    uint64_t address, alarm_us, alarm_serial;
+    uint64_t address, epoch, alarm_us, alarm_serial;
     uint64_t start_us; /* when `start` is handled */
     uint64_t last_us;  /* newest delivery of what its uplink handed over */
     uint64_t messages;
-    uint64_t told[2]; /* messages of mesh and of the uplink so far */
+    uint64_t tail_from;  /* the tail that was asked last begins there */
+    uint64_t told[2];    /* messages of mesh and of the uplink so far */
+    uint64_t down_us;    /* how long it will be dead */
+    uint32_t born;       /* its incarnation, never used again */
+    uint32_t last_words; /* it ends with this many messages more; 0 = it goes on */
     bool started, stopped;
-    void *state;
+    void *state; /* NULL: dead */
     qr_pairs_t *pairs;
     seen_t *seen;           /* [QR_PARTNERS_MAX] routers only */
     uint64_t *pair_last_us; /* [QR_PAIR_SLOTS] newest delivery to the other, by slot of pairs */
@@ -81,6 +92,8 @@ typedef struct node {
     uint64_t epoch, paused_until_us;
     uint32_t life, kills, cell_count, leaving; /* leaving: actors that were asked to stop */
     bool alive, has_left;                      /* has_left: it was asked to leave, now or before */
+    bool unit_down, circle_down;               /* W8: one unit is dead; nothing passes within the circle */
+    uint32_t circle;                           /* how often that happened, plus one */
     uint64_t trouble_us;                       /* when it last was dead, paused, cut off or unlinked */
     uint64_t fault_until_us[QR_FAULT_KINDS];
     uint32_t fault_amount[QR_FAULT_KINDS];
@@ -90,8 +103,10 @@ typedef struct node {
 /* Side 0 is nodes[0]. */
 typedef struct link {
     uint32_t nodes[2];
-    uint64_t session[2]; /* 0 = down on that side */
-    uint64_t up_us[2];   /* when that side's newest session came up */
+    uint64_t session[2];  /* 0 = down on that side */
+    uint64_t up_us[2];    /* when that side's newest session came up */
+    uint64_t since_us[2]; /* when that side's newest session came up indeed */
+    uint64_t down_us[2];  /* when that side's newest session ended, 0 = not in this life of its node */
     uint64_t cut_until_us[2], twice_until_us, last_us[2], made;
     bool connecting;
 } link_t;
@@ -106,6 +121,7 @@ struct qr_world {
     uint32_t *link_at; /* [node_count][config.node_count] index of the link to the m-th node of the same mesh; UINT32_MAX = none */
     uint32_t link_count;
     uint64_t same_instant;
+    uint32_t births;
     bool calm; /* nothing goes wrong in this world */
     event_t *heap;
     uint64_t heap_count, heap_capacity;
@@ -123,11 +139,13 @@ struct qr_world {
 
 static qr_world_t *running; /* the world whose events are being handled in this process */
 
-static const char *const fault_names[QR_FAULT_KINDS] = {"none", "kill",    "pause", "cut",   "break", "twice",
-                                                        "slow", "batches", "lanes", "leave", "stuck"};
+static const char *const fault_names[QR_FAULT_KINDS] = {"none",  "kill",  "pause", "cut",  "break",  "twice", "slow", "batches",
+                                                        "lanes", "leave", "stuck", "unit", "append", "disk",  "log",  "fence"};
+static const uint8_t unit_roles[QR_SIM_UNITS] = {QR_ROLE_facts, QR_ROLE_catalog_writer, QR_ROLE_catalog_replica, QR_ROLE_heartbeat};
 const char *qr_sim_fault_name(uint32_t kind) { return kind < QR_FAULT_KINDS ? fault_names[kind] : "?"; }
 
 uint64_t qr_sim_address(uint32_t node, uint32_t device, uint8_t role) { return qr_address(node + 1, (uint8_t)device, role, 0); }
+uint64_t qr_sim_asker(uint32_t node) { return qr_address(node + 1, 0, QR_ROLE_router, 1); }
 qr_world_t *qr_sim_world(void) { return running; }
 uint64_t qr_sim_draw(uint64_t bound) { return running ? qr_prng_below(&running->prng, bound) : 0; }
 
@@ -203,7 +221,8 @@ static event_t pop(qr_world_t *world)
 
 static uint32_t index_of_address(uint64_t address) { return qr_address_node(address) - 1; }
 
-static cell_t *cell_find(const qr_world_t *world, uint64_t address)
+/* The place of an actor of a node that runs; its own unit may be dead. */
+static cell_t *place_find(const qr_world_t *world, uint64_t address)
 {
     uint32_t n = index_of_address(address);
     if (n >= world->node_count || !world->nodes[n].alive) return NULL;
@@ -213,6 +232,28 @@ static cell_t *cell_find(const qr_world_t *world, uint64_t address)
     return NULL;
 }
 
+static cell_t *cell_find(const qr_world_t *world, uint64_t address)
+{
+    cell_t *cell = place_find(world, address);
+    return cell && cell->state ? cell : NULL;
+}
+
+/* W8 */
+static bool in_circle(uint64_t address)
+{
+    switch (qr_address_role(address)) {
+    case QR_ROLE_facts:
+    case QR_ROLE_catalog_writer:
+    case QR_ROLE_catalog_replica:
+    case QR_ROLE_checkpoint_writer: return true;
+    case QR_ROLE_router: return (address & 0xffff) == 1;
+    default: return false;
+    }
+}
+
+static bool has_catalog(const qr_world_t *world) { return world->config.facts != NULL; }
+static bool has_log(const qr_world_t *world, uint32_t n) { return has_catalog(world) && n % world->config.node_count == 0; }
+
 static link_t *link_find(const qr_world_t *world, uint32_t a, uint32_t b)
 {
     if (a / world->config.node_count != b / world->config.node_count || b >= world->node_count) return NULL;
@@ -220,48 +261,74 @@ static link_t *link_find(const qr_world_t *world, uint32_t a, uint32_t b)
     return i == UINT32_MAX ? NULL : &world->links[i];
 }
 
-static void cell_done(cell_t *cell)
+static void cell_end(cell_t *cell)
 {
     if (cell->state && cell->actor->done) cell->actor->done(cell->state);
     free(cell->state);
     free(cell->pairs);
     free(cell->pair_last_us);
     free(cell->seen);
+    cell->state = NULL;
+    cell->pairs = NULL;
+    cell->pair_last_us = NULL;
+    cell->seen = NULL;
+}
+
+static void cell_done(cell_t *cell)
+{
+    cell_end(cell);
     *cell = (cell_t){0};
+}
+
+/* A new incarnation of the actor of this place. */
+static void cell_begin(qr_world_t *world, cell_t *cell)
+{
+    const qr_actor_class_t *actor = cell->actor;
+    uint64_t bytes = qr_max_u64(8, actor->bytes(world->config.given));
+    bool watches = actor->role == QR_ROLE_router;
+    cell->born = ++world->births;
+    cell->alarm_us = QR_NEVER_US;
+    cell->state = calloc(1, qr_round_up(bytes, 64));
+    cell->pairs = calloc(1, sizeof *cell->pairs);
+    cell->pair_last_us = calloc(QR_PAIR_SLOTS, sizeof *cell->pair_last_us);
+    cell->seen = watches ? calloc(QR_PARTNERS_MAX, sizeof *cell->seen) : NULL;
+    if (!cell->state || !cell->pairs || (watches && !cell->seen) || !cell->pair_last_us)
+        qr_sim_finding("not enough memory for %s", actor->name);
+    qr_pairs_init(cell->pairs, cell->address);
+    world->handling = cell;
+    actor->init(cell->state, world->config.given, cell->address);
+    world->handling = NULL;
 }
 
 static void cell_new(qr_world_t *world, node_t *node, uint64_t address, const qr_actor_class_t *actor)
 {
     qr_assert(node->cell_count < QR_SIM_CELLS_MAX && actor->max_out <= 4 * QR_REQUESTS_MAX);
     cell_t *cell = &node->cells[node->cell_count++];
-    if (world->config.doctored && world->config.doctored->role == actor->role) actor = world->config.doctored;
+    if (world->config.doctored && world->config.doctored->role == actor->role && (address & 0xffff) == 0) actor = world->config.doctored;
     cell->actor = actor;
     cell->address = address;
-    cell->alarm_us = QR_NEVER_US;
-    uint64_t bytes = qr_max_u64(8, actor->bytes(world->config.given));
-    cell->state = calloc(1, qr_round_up(bytes, 64));
-    cell->pairs = calloc(1, sizeof *cell->pairs);
-    cell->pair_last_us = calloc(QR_PAIR_SLOTS, sizeof *cell->pair_last_us);
-    cell->seen = actor->role == QR_ROLE_router ? calloc(QR_PARTNERS_MAX, sizeof *cell->seen) : NULL;
-    if (!cell->state || !cell->pairs || (actor->role == QR_ROLE_router && !cell->seen) || !cell->pair_last_us)
-        qr_sim_finding("not enough memory for %s", actor->name);
-    qr_pairs_init(cell->pairs, address);
-    world->handling = cell;
-    actor->init(cell->state, world->config.given, address);
-    world->handling = NULL;
+    cell->epoch = node->epoch;
+    cell_begin(world, cell);
 }
 
 /* Start order of mesh (transport/mesh.c). */
 static void cells_make(qr_world_t *world, uint32_t n)
 {
     node_t *node = &world->nodes[n];
+    if (has_log(world, n)) {
+        cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_facts), world->config.facts);
+        cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_catalog_writer), &qr_catalog_writer_class);
+    }
+    if (has_catalog(world)) cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_catalog_replica), &qr_catalog_replica_class);
     for (uint32_t d = 1; (node->plan.parts & QR_SIM_DEVICE) && d <= node->plan.devices; d++) {
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_executor), world->config.executor);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_page_manager), &qr_page_manager_class);
+        if (has_catalog(world)) cell_new(world, node, qr_sim_address(n, d, QR_ROLE_checkpoint_writer), world->config.publisher);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_scheduler), &qr_scheduler_class);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_worker), &qr_worker_class);
     }
     cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_heartbeat), &qr_heartbeat_class);
+    if (has_catalog(world)) cell_new(world, node, qr_sim_asker(n), world->config.asker);
     if (!(node->plan.parts & QR_SIM_EDGE)) return;
     cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_router), &qr_router_class);
     cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_text), world->config.text);
@@ -275,8 +342,10 @@ static void boot(qr_world_t *world, uint32_t n)
     if (node->alive) return;
     node->alive = true;
     node->trouble_us = world->now_us;
-    node->epoch = ++world->sessions << 8 | 1; /* never used again in this world */
+    node->epoch = qr_world_new_epoch(world); /* never used again in this world */
     node->paused_until_us = 0;
+    node->unit_down = node->circle_down = false;
+    node->circle++;
     cells_make(world, n);
     uint64_t at = world->now_us;
     for (uint32_t i = 0; i < node->cell_count; i++) {
@@ -284,9 +353,12 @@ static void boot(qr_world_t *world, uint32_t n)
         node->cells[i].start_us = at;
         post(world, (event_t){.at_us = at, .kind = EVENT_START, .node = n, .index = i, .serial = node->life});
     }
-    for (uint32_t i = 0; i < world->link_count; i++)
-        if (world->links[i].nodes[0] == n || world->links[i].nodes[1] == n)
-            post(world, (event_t){.at_us = at + qr_prng_below(&world->prng, RETRY_US), .kind = EVENT_CONNECT, .index = i});
+    for (uint32_t i = 0; i < world->link_count; i++) {
+        link_t *link = &world->links[i];
+        if (link->nodes[0] != n && link->nodes[1] != n) continue;
+        link->down_us[link->nodes[1] == n] = 0;
+        post(world, (event_t){.at_us = at + qr_prng_below(&world->prng, RETRY_US), .kind = EVENT_CONNECT, .index = i});
+    }
 }
 
 /* ---- sending ---------------------------------------------------------------------------------------------------------------------- */
@@ -303,6 +375,7 @@ static letter_t *letter_new(qr_world_t *world, uint64_t from, uint64_t to, const
     if (!letter) qr_sim_finding("not enough memory for a message");
     *letter = (letter_t){.from = from, .to = to, .node = index_of_address(to), .link = UINT32_MAX, .bytes = (uint32_t)count, .copies = 1};
     letter->life = world->nodes[letter->node].life;
+    letter->from_born = letter->to_born = letter->circle = 0;
     memcpy(letter->data, bytes, count);
     return letter;
 }
@@ -327,6 +400,7 @@ static letter_t *letter_of(qr_world_t *world, cell_t *cell, uint8_t role, uint16
 /* link_up or link_down for one actor, as its uplink says it. */
 static void tell_cell(qr_world_t *world, cell_t *cell, uint32_t other, bool up)
 {
+    if (!cell->state) return;
     qr_link_up_t link_up = {other + 1, world->nodes[other].epoch};
     qr_link_down_t link_down = {other + 1, QR_E_PEER_DOWN};
     letter_t *letter =
@@ -363,11 +437,21 @@ static void send_remote(qr_world_t *world, cell_t *cell, const qr_message_t *mes
 
 static void send_local(qr_world_t *world, cell_t *cell, qr_pair_t *pair, const qr_message_t *message, const void *bytes, size_t count)
 {
-    if (!cell_find(world, message->to))
-        qr_sim_finding("%s sent %s to an actor its node does not have", cell->actor->name, qr_schema_find(message->type)->name);
+    node_t *node = &world->nodes[index_of_address(cell->address)];
+    const cell_t *to = place_find(world, message->to);
+    if (!to) qr_sim_finding("%s sent %s to an actor its node does not have", cell->actor->name, qr_schema_find(message->type)->name);
+    bool circle = in_circle(cell->address) && in_circle(message->to);
+    if (!to->state || (circle && node->circle_down)) { /* W8 */
+        world->counts.dropped_session++;
+        if (circle && qr_schema_find(message->type)->mood == QR_MOOD_ASK) tell_cell(world, cell, index_of_address(cell->address), false);
+        return;
+    }
     uint64_t *last_us = &cell->pair_last_us[pair - cell->pairs->slots];
-    hand_over(world, letter_new(world, cell->address, message->to, bytes, count), last_us,
-              world->now_us + delay(world, world->config.local_us));
+    letter_t *letter = letter_new(world, cell->address, message->to, bytes, count);
+    letter->from_born = cell->born;
+    letter->to_born = to->born;
+    letter->circle = circle ? node->circle : 0;
+    hand_over(world, letter, last_us, world->now_us + delay(world, world->config.local_us));
 }
 
 /* What mesh hears. Who has stopped hears nothing more, and the next one of its node is asked to stop. */
@@ -382,7 +466,10 @@ static void hear(qr_world_t *world, cell_t *cell, const qr_message_t *message)
                               .index = world->nodes[n].leaving,
                               .serial = world->nodes[n].life});
     }
-    if (message->type == QR_MESSAGE_ready && message->body.ready.reason)
+    bool again = cell->actor->role == QR_ROLE_catalog_writer; /* its disk or another writer may be the reason: it is tried again */
+    if (message->type == QR_MESSAGE_ready && message->body.ready.reason && again)
+        qr_world_restart_unit(world, cell->address, UNIT_US + qr_prng_below(&world->prng, RETRY_US));
+    else if (message->type == QR_MESSAGE_ready && message->body.ready.reason)
         qr_sim_finding("%s did not start: %u", cell->actor->name, message->body.ready.reason);
 }
 
@@ -391,16 +478,18 @@ static void send_one(qr_world_t *world, cell_t *cell, qr_message_t *message)
     qr_pair_t *pair = qr_pairs_get(cell->pairs, message->to);
     qr_verdict_t verdict = pair ? qr_pairs_send(cell->pairs, pair, message->type, &message->sequence) : QR_VERDICT_FULL;
     bool remote = qr_address_node(message->to) != qr_address_node(cell->address);
-    if (verdict == QR_VERDICT_QUESTION && remote) { /* its session ended while the actor worked on it */
+    bool broken = world->nodes[index_of_address(cell->address)].circle_down && in_circle(cell->address) && in_circle(message->to);
+    if (verdict == QR_VERDICT_QUESTION && (remote || broken)) { /* its session ended while the actor worked on it */
         world->counts.dropped_answer++;
         return;
     }
     if (verdict)
         qr_sim_finding("node %u: %s -> role %u: %s: %s", qr_address_node(cell->address), cell->actor->name, qr_address_role(message->to),
                        qr_schema_find(message->type) ? qr_schema_find(message->type)->name : "?", qr_verdict_sentence(verdict));
+    if (message->type == QR_MESSAGE_tail) cell->tail_from = message->body.tail.from_tx;
     message->from = cell->address;
     message->version = QR_MESSAGE_VERSION;
-    message->epoch = world->nodes[index_of_address(cell->address)].epoch;
+    message->epoch = cell->epoch;
     int64_t bytes = qr_codec_encode(message, world->wire, WIRE_BYTES);
     if (bytes <= 0) qr_sim_finding("%s: a %s does not fit its bound", cell->actor->name, qr_schema_find(message->type)->name);
     if (qr_address_role(message->to) == QR_ROLE_mesh)
@@ -440,6 +529,7 @@ static void call(qr_world_t *world, cell_t *cell, const qr_message_t *message)
     world->handling = NULL;
     arm(world, cell, world->outbox.alarm_us);
     for (uint32_t i = 0; i < world->outbox.count; i++) send_one(world, cell, &world->messages[i]);
+    if (cell->last_words && --cell->last_words == 0) qr_world_restart_unit(world, cell->address, 0);
 }
 
 static void hash_in(qr_world_t *world, const void *bytes, size_t count)
@@ -511,6 +601,26 @@ static void judge_health(qr_world_t *world, cell_t *cell, const qr_message_t *me
     *seen = (seen_t){b->worker, b->worker_epoch, b->sequence, b->age_us, world->now_us};
 }
 
+/* Closes every question to the circle of its own node. anew: they also count from the beginning again. */
+static void close_circle(cell_t *cell, bool anew)
+{
+    for (uint32_t i = 0; cell->pairs && i < QR_PAIR_SLOTS; i++) {
+        qr_pair_t *pair = &cell->pairs->slots[i];
+        if (!pair->address || qr_address_node(pair->address) != qr_address_node(cell->address) || !in_circle(pair->address)) continue;
+        memset(pair->asked, 0, sizeof pair->asked);
+        memset(pair->owed, 0, sizeof pair->owed);
+        if (anew) pair->epoch_in = pair->sequence_in = pair->sequence_out = 0;
+    }
+}
+
+/* A tail is answered with what was asked: never with what comes later, which might have been asked by another. */
+static void judge_tail(const cell_t *cell, const qr_tail_batch_t *b)
+{
+    if (b->snapshot_tx == 0 && b->first_tx > cell->tail_from)
+        qr_sim_finding("the replica of node %u asked for transaction %llu and was told of %llu", qr_address_node(cell->address),
+                       (unsigned long long)cell->tail_from, (unsigned long long)b->first_tx);
+}
+
 static void deliver(qr_world_t *world, cell_t *cell, letter_t *letter)
 {
     qr_message_t *message = &world->message;
@@ -529,7 +639,10 @@ static void deliver(qr_world_t *world, cell_t *cell, letter_t *letter)
     if (verdict) qr_sim_finding("%s refused %s: %s", cell->actor->name, qr_schema_find(message->type)->name, qr_verdict_sentence(verdict));
     message->now_us = world->now_us;
     judge_health(world, cell, message);
-    if (message->type == QR_MESSAGE_link_down) qr_pairs_close_node(cell->pairs, message->body.link_down.node);
+    if (message->type == QR_MESSAGE_tail_batch) judge_tail(cell, &message->body.tail_batch);
+    bool down = message->type == QR_MESSAGE_link_down, own = down && message->body.link_down.node == qr_address_node(cell->address);
+    if (own) close_circle(cell, false);
+    if (down && !own) qr_pairs_close_node(cell->pairs, message->body.link_down.node);
     world->counts.messages++;
     world->counts.remote += remote;
     hash_in(world, letter->data, letter->bytes);
@@ -557,6 +670,15 @@ static uint64_t stuck_until_us(const qr_world_t *world, const cell_t *cell)
     return until_us > world->now_us ? until_us : 0;
 }
 
+/* Whether both ends are still who they were when it was sent, and nothing broke between them (W8). */
+static bool is_current(const qr_world_t *world, const cell_t *cell, const letter_t *letter)
+{
+    if (letter->to_born && letter->to_born != cell->born) return false;
+    if (letter->circle && letter->circle != world->nodes[letter->node].circle) return false;
+    const cell_t *from = letter->from_born ? cell_find(world, letter->from) : NULL;
+    return !letter->from_born || (from && from->born == letter->from_born);
+}
+
 static void on_letter(qr_world_t *world, event_t event)
 {
     letter_t *letter = event.letter;
@@ -567,7 +689,7 @@ static void on_letter(qr_world_t *world, event_t event)
         return;
     }
     world->in_hand = letter;
-    if (cell && cell->started && !cell->stopped) deliver(world, cell, letter);
+    if (cell && cell->started && !cell->stopped && is_current(world, cell, letter)) deliver(world, cell, letter);
     world->in_hand = NULL;
     letter_drop(letter);
 }
@@ -590,6 +712,7 @@ static void on_arrival(qr_world_t *world, event_t event)
         letter_drop(letter);
         return;
     }
+    letter->to_born = cell->born;
     hand_over(world, letter, &cell->last_us, world->now_us + delay(world, world->config.local_us));
 }
 
@@ -598,7 +721,7 @@ static void on_alarm(qr_world_t *world, event_t event)
     node_t *node = &world->nodes[event.node];
     if (!node->alive || event.index >= node->cell_count || (event.serial & 0xffff) != (node->life & 0xffff)) return;
     cell_t *cell = &node->cells[event.index];
-    if (cell->stopped || cell->alarm_serial != event.serial >> 16) return;
+    if (!cell->state || cell->stopped || cell->alarm_serial != event.serial >> 16) return;
     if (stuck_until_us(world, cell)) {
         event.at_us = stuck_until_us(world, cell);
         push(world, event);
@@ -609,7 +732,7 @@ static void on_alarm(qr_world_t *world, event_t event)
     message->type = QR_MESSAGE_alarm;
     message->version = QR_MESSAGE_VERSION;
     message->from = message->to = cell->address;
-    message->epoch = node->epoch;
+    message->epoch = cell->epoch;
     message->now_us = world->now_us;
     message->body.alarm.due_us = cell->alarm_us;
     world->counts.alarms++;
@@ -617,22 +740,53 @@ static void on_alarm(qr_world_t *world, event_t event)
     call(world, cell, message);
 }
 
+static uint32_t devices_of(const qr_world_t *world, uint32_t n)
+{
+    const qr_sim_node_plan_t *plan = &world->nodes[n].plan;
+    return plan->parts & QR_SIM_DEVICE ? plan->devices : 0;
+}
+
+/* Whether a node has this role: on device group d, or d 0: beside them. */
+static bool node_has(const qr_world_t *world, uint32_t n, uint32_t d, uint8_t role)
+{
+    switch (role) {
+    case QR_ROLE_heartbeat: return d == 0;
+    case QR_ROLE_catalog_replica: return d == 0 && has_catalog(world);
+    case QR_ROLE_facts:
+    case QR_ROLE_catalog_writer: return d == 0 && has_log(world, n);
+    case QR_ROLE_checkpoint_writer: return d > 0 && has_catalog(world);
+    case QR_ROLE_worker:
+    case QR_ROLE_scheduler:
+    case QR_ROLE_page_manager:
+    case QR_ROLE_executor: return d > 0;
+    default: return d == 0 && (world->nodes[n].plan.parts & QR_SIM_EDGE);
+    }
+}
+
 /* The partners mesh would name (transport/mesh.c: partners_of). */
 static uint32_t partners_of(const qr_world_t *world, const cell_t *cell, uint64_t partners[QR_PARTNERS_MAX])
 {
     uint32_t count = 0, self = index_of_address(cell->address);
     uint8_t role = qr_address_role(cell->address);
-    static const uint8_t roles[] = {QR_ROLE_http,      QR_ROLE_text,         QR_ROLE_gateway,  QR_ROLE_router,   QR_ROLE_worker,
-                                    QR_ROLE_scheduler, QR_ROLE_page_manager, QR_ROLE_executor, QR_ROLE_heartbeat};
+    static const uint8_t roles[] = {QR_ROLE_http,
+                                    QR_ROLE_text,
+                                    QR_ROLE_gateway,
+                                    QR_ROLE_router,
+                                    QR_ROLE_worker,
+                                    QR_ROLE_scheduler,
+                                    QR_ROLE_page_manager,
+                                    QR_ROLE_executor,
+                                    QR_ROLE_heartbeat,
+                                    QR_ROLE_facts,
+                                    QR_ROLE_catalog_writer,
+                                    QR_ROLE_catalog_replica,
+                                    QR_ROLE_checkpoint_writer};
     uint32_t first = self - self % world->config.node_count;
     for (uint32_t n = first; n < first + world->config.node_count; n++) {
         if (n != self && !link_find(world, n, self)) continue;
-        const qr_sim_node_plan_t *plan = &world->nodes[n].plan;
-        for (uint32_t d = 0; d <= ((plan->parts & QR_SIM_DEVICE) ? plan->devices : 0); d++)
+        for (uint32_t d = 0; d <= devices_of(world, n); d++)
             for (size_t i = 0; i < QR_COUNT(roles); i++) {
-                bool on_device = roles[i] >= QR_ROLE_worker && roles[i] <= QR_ROLE_executor;
-                if (on_device != (d > 0)) continue;
-                if (d == 0 && roles[i] != QR_ROLE_heartbeat && !(plan->parts & QR_SIM_EDGE)) continue;
+                if (!node_has(world, n, d, roles[i])) continue;
                 bool unit = n == self && d == qr_address_device(cell->address) && qr_roles_unit(roles[i]) == qr_roles_unit(role);
                 uint64_t address = qr_sim_address(n, d, roles[i]);
                 if (unit || address == cell->address || !qr_roles_talk(role, roles[i]) || count == QR_PARTNERS_MAX) continue;
@@ -657,17 +811,19 @@ static letter_t *letter_of(qr_world_t *world, cell_t *cell, uint8_t role, uint16
     memcpy(&message->body, body, qr_schema_find(type)->bytes);
     int64_t bytes = qr_codec_encode(message, world->wire, WIRE_BYTES);
     qr_assert(bytes > 0);
-    return letter_new(world, message->from, message->to, world->wire, (size_t)bytes);
+    letter_t *letter = letter_new(world, message->from, message->to, world->wire, (size_t)bytes);
+    letter->to_born = cell->born;
+    return letter;
 }
 
 static void on_start(qr_world_t *world, event_t event)
 {
     node_t *node = &world->nodes[event.node];
-    if (!node->alive || event.serial != node->life) return;
+    if (!node->alive || event.serial != node->life || !node->cells[event.index].state) return;
     cell_t *cell = &node->cells[event.index];
     uint64_t partners[QR_PARTNERS_MAX];
     qr_start_t start = {
-        .epoch = node->epoch, .seed = qr_prng_next(&world->prng), .partners = {partners, partners_of(world, cell, partners)}};
+        .epoch = cell->epoch, .seed = qr_prng_next(&world->prng), .partners = {partners, partners_of(world, cell, partners)}};
     letter_t *letter = letter_of(world, cell, QR_ROLE_mesh, QR_MESSAGE_start, &start);
     cell->started = true;
     world->in_hand = letter;
@@ -731,6 +887,8 @@ static void on_up(qr_world_t *world, event_t event)
         world->nodes[link->nodes[s]].trouble_us = qr_max_u64(world->nodes[link->nodes[s]].trouble_us, world->now_us);
     if (!link->connecting || link->made != event.serial || !world->nodes[link->nodes[side]].alive) return;
     link->session[side] = event.serial;
+    link->down_us[side] = 0;
+    link->since_us[side] = world->now_us;
     tell_side(world, link, side, true);
 }
 
@@ -742,6 +900,7 @@ static void on_down(qr_world_t *world, event_t event)
     if (link->session[side] != event.serial) return;
     link->session[side] = 0;
     link->connecting = false;
+    link->down_us[side] = world->now_us;
     tell_side(world, link, side, false);
     /* The hello of the next session tells the other end as soon as it gets through; silence tells it too. */
     uint64_t down_us = world->config.given->params.peer_down_ms * 1000,
@@ -786,6 +945,121 @@ static void kill_node(qr_world_t *world, uint32_t n, uint64_t for_us)
     if (for_us != QR_NEVER_US) post(world, (event_t){.at_us = world->now_us + for_us, .kind = EVENT_BOOT, .node = n});
 }
 
+/* ---- units that end alone (W8) ----------------------------------------------------------------------------------------------- */
+
+static void unit_end(qr_world_t *world, uint32_t n, cell_t *cell)
+{
+    node_t *node = &world->nodes[n];
+    cell->last_words = 0;
+    if (node->unit_down || node->leaving || !cell->state || !cell->started) return;
+    bool circle = in_circle(cell->address);
+    if (world->config.trace)
+        fprintf(world->config.trace, "%llu.%06llu * %s of node %u ends\n", (unsigned long long)(world->now_us / 1000000),
+                (unsigned long long)(world->now_us % 1000000), cell->actor->name, n + 1);
+    uint64_t begin_us = world->now_us + qr_max_u64(UNIT_US, cell->down_us);
+    cell_end(cell);
+    cell->started = false;
+    cell->alarm_serial++;
+    node->unit_down = true;
+    node->circle_down = circle;
+    node->circle += circle;
+    if (!circle) node->trouble_us = qr_max_u64(node->trouble_us, begin_us); /* a heart that does not beat */
+    world->counts.unit_kills++;
+    for (uint32_t i = 0; circle && i < node->cell_count; i++) {
+        cell_t *other = &node->cells[i];
+        if (!other->state || !in_circle(other->address)) continue;
+        close_circle(other, false);
+        tell_cell(world, other, n, false);
+    }
+    post(world,
+         (event_t){.at_us = begin_us, .kind = EVENT_UNIT_BEGIN, .node = n, .index = (uint32_t)(cell - node->cells), .serial = node->life});
+}
+
+/* Nobody counts on from what the old one said. */
+static void forget_unit(node_t *node, const cell_t *cell)
+{
+    for (uint32_t i = 0; i < node->cell_count; i++) {
+        cell_t *other = &node->cells[i];
+        if (!other->state || other == cell) continue;
+        if (in_circle(cell->address) && in_circle(other->address)) close_circle(other, true);
+        if (!qr_roles_talk(qr_address_role(other->address), qr_address_role(cell->address))) continue;
+        qr_pair_t *pair = qr_pairs_get(other->pairs, cell->address);
+        if (pair) pair->epoch_in = pair->sequence_in = pair->sequence_out = 0;
+    }
+}
+
+static void unit_begin(qr_world_t *world, event_t event)
+{
+    node_t *node = &world->nodes[event.node];
+    cell_t *cell = &node->cells[event.index];
+    if (!node->alive || event.serial != node->life || cell->state) return;
+    uint64_t told_us = 0; /* everybody has heard of the end before */
+    for (uint32_t i = 0; i < node->cell_count; i++)
+        if (node->cells[i].state && in_circle(node->cells[i].address)) told_us = qr_max_u64(told_us, node->cells[i].last_us);
+    if (node->circle_down && told_us >= world->now_us) {
+        event.at_us = told_us + 1;
+        post(world, event);
+        return;
+    }
+    forget_unit(node, cell);
+    cell->epoch = qr_world_new_epoch(world);
+    cell->told[0] = cell->told[1] = 0;
+    cell_begin(world, cell);
+    cell->start_us = world->now_us + 1;
+    post(world, (event_t){.at_us = cell->start_us, .kind = EVENT_START, .node = event.node, .index = event.index, .serial = node->life});
+    for (uint32_t i = 0; node->circle_down && i < node->cell_count; i++)
+        if (&node->cells[i] != cell && in_circle(node->cells[i].address)) tell_cell(world, &node->cells[i], event.node, true);
+    node->unit_down = node->circle_down = false;
+    for (uint32_t i = 0; i < world->link_count; i++) {
+        link_t *link = &world->links[i];
+        uint32_t side = link->nodes[1] == event.node;
+        if (link->nodes[side] != event.node) continue;
+        bool ends = cell->actor->role == QR_ROLE_catalog_writer || cell->actor->role == QR_ROLE_catalog_replica;
+        if (!ends && link->session[side])
+            tell_cell(world, cell, link->nodes[!side], true);
+        else if (ends && link->session[side])
+            side_down(world, link, side, 0);
+        else if (ends && link->connecting) /* half made: what was sent over it already is lost too */
+            session_end(world, link, 1, 20000);
+    }
+}
+
+/* QR_FAULT_UNIT */
+static void unit_fault(qr_world_t *world, uint32_t n, const qr_sim_fault_t *fault)
+{
+    uint8_t role = unit_roles[fault->amount % QR_SIM_UNITS];
+    cell_t *cell = place_find(world, qr_sim_address(n, 0, role));
+    if (!cell) cell = place_find(world, qr_sim_address(n - n % world->config.node_count, 0, role));
+    if (!cell || !cell->state || cell->last_words) return;
+    cell->down_us = fault->for_us;
+    cell->last_words = fault->other % 8;
+    if (!cell->last_words) qr_world_restart_unit(world, cell->address, 0);
+}
+
+void qr_world_restart_unit(qr_world_t *world, uint64_t address, uint64_t after_us)
+{
+    uint32_t n = index_of_address(address);
+    const cell_t *cell = place_find(world, address);
+    if (!cell) return;
+    post(world, (event_t){.at_us = world->now_us + after_us,
+                          .kind = EVENT_UNIT_END,
+                          .node = n,
+                          .index = (uint32_t)(cell - world->nodes[n].cells),
+                          .serial = (uint64_t)world->nodes[n].life << 32 | cell->born});
+}
+
+static void on_unit_end(qr_world_t *world, event_t event)
+{
+    node_t *node = &world->nodes[event.node];
+    if (!node->alive || node->life != event.serial >> 32 || node->cells[event.index].born != (uint32_t)event.serial) return;
+    if (node->unit_down) { /* one at a time */
+        event.at_us = world->now_us + UNIT_US;
+        post(world, event);
+        return;
+    }
+    unit_end(world, event.node, &node->cells[event.index]);
+}
+
 static void leave(qr_world_t *world, uint32_t n, uint64_t budget_us);
 
 static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
@@ -794,8 +1068,9 @@ static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
     uint64_t end_us = world->now_us + fault->for_us, down_us = world->config.given->params.peer_down_ms * 1000;
     node_t *node = &world->nodes[n];
     link_t *link = link_find(world, n, other);
-    node->trouble_us = qr_max_u64(node->trouble_us, end_us);
-    if (link) world->nodes[other].trouble_us = qr_max_u64(world->nodes[other].trouble_us, end_us);
+    bool of_disks = fault->kind >= QR_FAULT_UNIT; /* the catalog's: nobody falls silent for them */
+    if (!of_disks) node->trouble_us = qr_max_u64(node->trouble_us, end_us);
+    if (link && !of_disks) world->nodes[other].trouble_us = qr_max_u64(world->nodes[other].trouble_us, end_us);
     if (world->config.trace)
         fprintf(world->config.trace, "%llu.%06llu * %s node %u other %u for %llu us amount %u\n",
                 (unsigned long long)(world->now_us / 1000000), (unsigned long long)(world->now_us % 1000000),
@@ -821,6 +1096,16 @@ static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
     case QR_FAULT_TWICE:
         if (link) link->twice_until_us = end_us;
         break;
+    case QR_FAULT_UNIT: unit_fault(world, n, fault); break;
+    case QR_FAULT_APPEND:
+    case QR_FAULT_DISK:
+    case QR_FAULT_LOG:
+    case QR_FAULT_FENCE:
+        for (uint32_t i = 0; i < world->node_count; i++) {
+            world->nodes[i].fault_until_us[fault->kind] = qr_max_u64(world->nodes[i].fault_until_us[fault->kind], end_us);
+            world->nodes[i].fault_amount[fault->kind] = qr_max_u32(1, fault->amount);
+        }
+        break;
     default:
         node->fault_until_us[fault->kind] = qr_max_u64(node->fault_until_us[fault->kind], end_us); /* never shorter: order is kept by it */
         node->fault_amount[fault->kind] = fault->amount;
@@ -838,8 +1123,19 @@ uint32_t qr_world_fault(const qr_world_t *world, uint32_t node, uint32_t kind)
 /* The roles that a leaving node asks: first to drain (mesh asks workers later than edges; here all at once, and the whole budget is
  * waited for), then to stop, in mesh's order (transport/mesh.c). */
 static const uint8_t drain_roles[] = {QR_ROLE_gateway, QR_ROLE_heartbeat, QR_ROLE_worker};
-static const uint8_t stop_roles[] = {QR_ROLE_http,      QR_ROLE_gateway,      QR_ROLE_text,     QR_ROLE_router,   QR_ROLE_worker,
-                                     QR_ROLE_scheduler, QR_ROLE_page_manager, QR_ROLE_executor, QR_ROLE_heartbeat};
+static const uint8_t stop_roles[] = {QR_ROLE_http,
+                                     QR_ROLE_gateway,
+                                     QR_ROLE_text,
+                                     QR_ROLE_router,
+                                     QR_ROLE_worker,
+                                     QR_ROLE_scheduler,
+                                     QR_ROLE_checkpoint_writer,
+                                     QR_ROLE_page_manager,
+                                     QR_ROLE_executor,
+                                     QR_ROLE_catalog_writer,
+                                     QR_ROLE_catalog_replica,
+                                     QR_ROLE_facts,
+                                     QR_ROLE_heartbeat};
 
 /* The index-th actor of a node to be stopped, role by role. */
 static cell_t *stop_cell(node_t *node, uint32_t index)
@@ -898,6 +1194,7 @@ void qr_world_heal(qr_world_t *world)
         node_t *node = &world->nodes[n];
         for (uint32_t k = 0; k < QR_FAULT_KINDS; k++)
             if (k != QR_FAULT_STUCK) node->fault_until_us[k] = 0;
+        for (uint32_t i = 0; i < node->cell_count; i++) node->cells[i].last_words = 0;
         if (!node->alive) post(world, (event_t){.at_us = world->now_us + 1, .kind = EVENT_BOOT, .node = n});
     }
 }
@@ -907,7 +1204,7 @@ void qr_world_heal(qr_world_t *world)
 static void happen(qr_world_t *world, event_t event)
 {
     bool of_node = event.kind == EVENT_LETTER || event.kind == EVENT_ARRIVAL || event.kind == EVENT_ALARM || event.kind == EVENT_START ||
-                   event.kind == EVENT_UP || event.kind == EVENT_DOWN || event.kind == EVENT_LEAVE;
+                   event.kind == EVENT_UP || event.kind == EVENT_DOWN || event.kind == EVENT_LEAVE || event.kind == EVENT_UNIT_BEGIN;
     if (of_node && is_paused(world, event.node)) {
         put_off(world, event);
         return;
@@ -925,6 +1222,8 @@ static void happen(qr_world_t *world, event_t event)
     case EVENT_UP: on_up(world, event); break;
     case EVENT_DOWN: on_down(world, event); break;
     case EVENT_LEAVE: on_leave(world, event); break;
+    case EVENT_UNIT_END: on_unit_end(world, event); break;
+    case EVENT_UNIT_BEGIN: unit_begin(world, event); break;
     default: qr_unreachable("an event of no kind");
     }
 }
@@ -961,7 +1260,7 @@ static void link_with_others(qr_world_t *world, uint32_t n)
     for (uint32_t m = 0; m < of_mesh; m++) world->link_at[(uint64_t)n * of_mesh + m] = UINT32_MAX;
     for (uint32_t m = first; m < n; m++) {
         uint32_t parts = world->nodes[n].plan.parts | world->nodes[m].plan.parts;
-        if (parts != (QR_SIM_EDGE | QR_SIM_DEVICE)) continue;
+        if (parts != (QR_SIM_EDGE | QR_SIM_DEVICE) && !has_log(world, m)) continue;
         world->link_at[(uint64_t)n * of_mesh + m % of_mesh] = world->link_at[(uint64_t)m * of_mesh + n % of_mesh] = world->link_count;
         world->links[world->link_count++] = (link_t){.nodes = {m, n}};
     }
@@ -1022,6 +1321,25 @@ void qr_world_destroy(qr_world_t **self)
 }
 
 uint64_t qr_world_now_us(const qr_world_t *world) { return world->now_us; }
+uint64_t qr_world_epoch(const qr_world_t *world, uint32_t node) { return world->nodes[node].alive ? world->nodes[node].epoch : 0; }
+uint64_t qr_world_new_epoch(qr_world_t *world) { return ++world->sessions << 8 | 1; }
+uint64_t qr_world_unlinked_since_us(const qr_world_t *world, uint32_t node, uint32_t other)
+{
+    const link_t *link = node == other ? NULL : link_find(world, node, other);
+    uint32_t side = link ? link->nodes[1] == node : 0;
+    return link && !link->session[side] ? link->down_us[side] : 0;
+}
+uint64_t qr_world_linked_since_us(const qr_world_t *world, uint32_t node, uint32_t other)
+{
+    const link_t *link = node == other ? NULL : link_find(world, node, other);
+    return link && link->session[0] && link->session[0] == link->session[1] ? link->since_us[link->nodes[1] == node] : 0;
+}
+uint32_t qr_world_devices(const qr_world_t *world, uint32_t node) { return devices_of(world, node); }
+uint64_t qr_world_started_us(const qr_world_t *world, uint64_t address)
+{
+    const cell_t *cell = cell_find(world, address);
+    return cell && cell->started ? cell->start_us : QR_NEVER_US;
+}
 uint64_t qr_world_hash(const qr_world_t *world) { return world->hash; }
 const qr_sim_counts_t *qr_world_counts(const qr_world_t *world) { return &world->counts; }
 const char *qr_world_finding(const qr_world_t *world) { return world->finding; }
@@ -1037,10 +1355,10 @@ bool qr_world_is_quiet(const qr_world_t *world, char *text, size_t text_bytes)
 {
     for (uint32_t n = 0; n < world->node_count; n++)
         for (uint32_t i = 0; i < world->nodes[n].cell_count; i++)
-            for (uint32_t s = 0; s < QR_PAIR_SLOTS; s++) {
+            for (uint32_t s = 0; world->nodes[n].cells[i].pairs && s < QR_PAIR_SLOTS; s++) {
                 const qr_pair_t *pair = &world->nodes[n].cells[i].pairs->slots[s];
                 for (uint16_t type = 1; pair->address && type < QR_MESSAGE_TYPES_MAX; type++) {
-                    if (!pair->asked[type] && !pair->owed[type]) continue;
+                    if ((!pair->asked[type] && !pair->owed[type]) || type == QR_MESSAGE_tail) continue; /* a tail stays open */
                     (void)snprintf(text, text_bytes, "at the end %s of node %u has %u open %s to role %u of node %u and owes %u",
                                    world->nodes[n].cells[i].actor->name, n + 1, pair->asked[type], qr_schema_find(type)->name,
                                    qr_address_role(pair->address), qr_address_node(pair->address), pair->owed[type]);
@@ -1064,7 +1382,7 @@ void qr_world_tell(const qr_world_t *world, FILE *out)
     for (uint32_t n = 0; n < world->node_count; n++)
         for (uint32_t i = 0; i < world->nodes[n].cell_count; i++) {
             const cell_t *cell = &world->nodes[n].cells[i];
-            if (!cell->actor->print) continue;
+            if (!cell->actor->print || !cell->state) continue;
             qr_text_t text;
             qr_text_init(&text, data, sizeof data);
             cell->actor->print(cell->state, world->config.given, &text);

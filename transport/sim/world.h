@@ -9,7 +9,12 @@
  * W4. A link session that ends loses what is on the way; both ends hear link_down before anything of the next session.
  * W5. After every `check_every` messages the actor that handled the message asserts its invariants.
  * W7. Time goes on: more than so many events at one instant are a finding (an alarm that is due for ever).
- * W6. The first finding ends the run; it is kept as a sentence, with the last messages before it. */
+ * W6. The first finding ends the run; it is kept as a sentence, with the last messages before it.
+ * W8. A unit of a node (facts, catalog_writer, catalog_replica, heartbeat) may end alone and begin anew under an epoch of its own. The
+ *     actors of its node that talk about the catalog are one circle: when one of them ends, all questions inside the circle are closed, the
+ *     others hear link_down of their own node, nothing passes between them until it runs again, and then they hear link_up. When
+ *     the catalog's writer or a replica comes back, the sessions of its node end: nobody waits for an answer of the old one, and no
+ *     answer to the old one's question is taken for an answer to the new one's. Any other unit hears which links are up. */
 #ifndef QR_SIM_WORLD_H
 #define QR_SIM_WORLD_H
 
@@ -32,6 +37,12 @@ enum qr_sim_fault_kind {
     QR_FAULT_LANES,    /* one lane in `amount` fails alone for for_us */
     QR_FAULT_LEAVE,    /* the process of `node` drains for at most for_us, stops actor by actor, ends, and begins anew */
     QR_FAULT_STUCK,    /* the heartbeat of `node` does not run for for_us: its node falls silent while its links stay up */
+    QR_FAULT_UNIT,     /* unit `amount` % QR_SIM_UNITS ends after `other` % 8 more messages and begins anew after for_us; of the node that
+                          has the log if `node` has no such unit */
+    QR_FAULT_APPEND,   /* one append in `amount` fails for for_us at the facts of every node; 1: the disk is full */
+    QR_FAULT_DISK,     /* the disks of every node take `amount` times as long for for_us */
+    QR_FAULT_LOG,      /* one append in `amount` cuts the log below a snapshot for for_us */
+    QR_FAULT_FENCE,    /* within for_us another writer claims the log; after a while it is gone and ours begins anew */
     QR_FAULT_KINDS
 };
 typedef struct qr_sim_fault {
@@ -40,6 +51,7 @@ typedef struct qr_sim_fault {
 } qr_sim_fault_t;
 /* "kill", "pause", ... */
 const char *qr_sim_fault_name(uint32_t kind);
+enum { QR_SIM_UNITS = 4 }; /* of QR_FAULT_UNIT: facts, catalog_writer, catalog_replica, heartbeat */
 
 /* Which actors a node has. */
 enum { QR_SIM_EDGE = 1, QR_SIM_DEVICE = 2 };
@@ -59,12 +71,15 @@ typedef struct qr_sim_config {
     const qr_sim_fault_t *faults;    /* [fault_count] by at_us */
     uint32_t fault_count;
     const qr_actor_class_t *http, *text, *executor; /* the fakes */
-    const qr_actor_class_t *doctored;               /* NULL, or takes the place of the class of its role: tests of the checkers */
-    FILE *trace;                                    /* NULL, or every message as a line */
+    /* Fakes of the catalog, NULL: this world has none. The first node of a mesh has the log and its writer and is linked with every other;
+     * every node has a replica and an asker (role router, instance 1), every device a publisher (role checkpoint_writer). */
+    const qr_actor_class_t *facts, *publisher, *asker;
+    const qr_actor_class_t *doctored; /* NULL, or takes the place of the class of its role: tests of the checkers */
+    FILE *trace;                      /* NULL, or every message as a line */
 } qr_sim_config_t;
 
 typedef struct qr_sim_counts {
-    uint64_t messages, remote, alarms, dropped_session, dropped_stale, dropped_answer, kills, sessions, queue_most;
+    uint64_t messages, remote, alarms, dropped_session, dropped_stale, dropped_answer, kills, sessions, queue_most, unit_kills;
 } qr_sim_counts_t;
 
 typedef struct qr_world qr_world_t;
@@ -92,6 +107,20 @@ void *qr_world_state(const qr_world_t *world, uint64_t address);
 bool qr_world_alive(const qr_world_t *world, uint32_t node);
 /* Whether the fault of a kind holds at a node now; its amount or 0 (also without a world). For fake devices. */
 uint32_t qr_world_fault(const qr_world_t *world, uint32_t node, uint32_t kind);
+/* Epoch of the process of a node; 0: it is dead. */
+uint64_t qr_world_epoch(const qr_world_t *world, uint32_t node);
+/* An epoch later than every one that was given so far. */
+uint64_t qr_world_new_epoch(qr_world_t *world);
+/* Since when a node's side of its link to another is down; 0: it is up, was never up in this life of the node, or there is none. */
+uint64_t qr_world_unlinked_since_us(const qr_world_t *world, uint32_t node, uint32_t other);
+/* Since when a node's side of its link to another is up, with the same session at the other end; 0: it is not. */
+uint64_t qr_world_linked_since_us(const qr_world_t *world, uint32_t node, uint32_t other);
+/* Device groups of a node. */
+uint32_t qr_world_devices(const qr_world_t *world, uint32_t node);
+/* When the newest incarnation of an actor was started; QR_NEVER_US: it is not running. */
+uint64_t qr_world_started_us(const qr_world_t *world, uint64_t address);
+/* The unit that is this actor ends after after_us and begins anew, unless its node is busy with another. */
+void qr_world_restart_unit(qr_world_t *world, uint64_t address, uint64_t after_us);
 /* How often the process of a node was killed so far. */
 uint32_t qr_world_kills(const qr_world_t *world, uint32_t node);
 void qr_world_destroy(qr_world_t **world);
@@ -105,5 +134,7 @@ qr_world_t *qr_sim_world(void);
 
 /* Addresses of the actors of a node (index) and device group. */
 uint64_t qr_sim_address(uint32_t node, uint32_t device, uint8_t role);
+/* The asker of a node. */
+uint64_t qr_sim_asker(uint32_t node);
 
 #endif
