@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -230,8 +231,9 @@ int qr_chunk_digest(const uint32_t *tokens, uint32_t count, const qr_chunk_piece
     return 0;
 }
 
-/* The machine's boot, so that trust does not outlive it; zero where the kernel does not say. */
-static void boot_id_read(uint8_t id[16])
+/* The machine's boot, so that trust does not outlive it; zero where the kernel does not say. Read once. */
+static uint8_t boot_id[16];
+static void boot_id_read(void)
 {
     char text[64] = "";
     int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -241,7 +243,7 @@ static void boot_id_read(uint8_t id[16])
     for (ssize_t i = 0, digits = 0; i < count && digits < 32; i++) {
         int digit = text[i] >= '0' && text[i] <= '9' ? text[i] - '0' : text[i] >= 'a' && text[i] <= 'f' ? text[i] - 'a' + 10 : -1;
         if (digit < 0) continue;
-        id[digits / 2] = (uint8_t)(id[digits / 2] << 4 | digit);
+        boot_id[digits / 2] = (uint8_t)(boot_id[digits / 2] << 4 | digit);
         digits++;
     }
 }
@@ -250,6 +252,7 @@ static int64_t ns_of(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 
 
 int qr_chunk_trust_of(int file, qr_chunk_trust_t *ret_trust)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct stat status;
     if (fstat(file, &status) != 0) return -QR_E_IO;
     qr_chunk_trust_t trust = {.device = status.st_dev,
@@ -257,7 +260,8 @@ int qr_chunk_trust_of(int file, qr_chunk_trust_t *ret_trust)
                               .bytes = (uint64_t)status.st_size,
                               .modified_ns = ns_of(status.st_mtim),
                               .changed_ns = ns_of(status.st_ctim)};
-    boot_id_read(trust.boot_id);
+    (void)pthread_once(&once, boot_id_read);
+    memcpy(trust.boot_id, boot_id, sizeof boot_id);
     *ret_trust = trust;
     return 0;
 }
@@ -283,6 +287,7 @@ static int read_all(int file, void *to, size_t bytes, uint64_t offset)
         ssize_t count = pread(file, at, bytes, (off_t)offset);
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) return -QR_E_IO;
+        if (count == 0 && QR_MUTANT(566)) return memset(at, 0, bytes), 0;
         if (count == 0) return -QR_E_TRUNCATED;
         at += count, bytes -= (size_t)count, offset += (uint64_t)count;
     }
@@ -398,7 +403,7 @@ int qr_chunk_reader_end(qr_chunk_reader_t *r)
     if (memcmp(digest, r->header.digest, QR_MUTANT(547) ? 0 : 16) != 0) return refused(r, QR_CHUNK_PAYLOAD);
     if (qr_chunk_trust_of(r->file, &now) != 0) return refused(r, QR_CHUNK_IO);
     /* ctime moves when the file is unlinked, which changes no byte of it. */
-    if (now.bytes != r->trust.bytes || now.modified_ns != r->trust.modified_ns) return refused(r, QR_CHUNK_CHANGED);
+    if ((now.bytes != r->trust.bytes || now.modified_ns != r->trust.modified_ns) && !QR_MUTANT(565)) return refused(r, QR_CHUNK_CHANGED);
     return 0;
 }
 

@@ -102,7 +102,7 @@ uint32_t qr_chunk_table_least(const qr_chunk_files_t *files, uint64_t after_valu
     for (uint32_t i = 0; i < files->config.chunks_max; i++) {
         const qr_chunk_entry_t *entry = &files->entries[i];
         if (entry->state != QR_FILE_READY || entry->proposed || entry->damaged || (entry->leases && !QR_MUTANT(551))) continue;
-        if (qr_chunk_name_is_tail(&entry->name) || entry->value == UINT64_MAX) continue;
+        if ((qr_chunk_name_is_tail(&entry->name) && !QR_MUTANT(567)) || entry->value == UINT64_MAX) continue;
         if (after_place != QR_CHUNK_NONE && (entry->value < after_value || (entry->value == after_value && i <= after_place))) continue;
         if (least == QR_CHUNK_NONE ||
             (QR_MUTANT(552) ? entry->value > files->entries[least].value : entry->value < files->entries[least].value))
@@ -327,7 +327,7 @@ static int place(qr_chunk_files_t *f, const qr_chunk_write_t *write, bool *tempo
         *temporary_left = false;
         if (!QR_MUTANT(554) && (qr_store_fail(write_folder_fsync) || fsync(folder) != 0)) {
             number = errno;
-            (void)unlinkat(f->root, path, 0);
+            if (!QR_MUTANT(563)) (void)unlinkat(f->root, path, 0);
         }
     }
     (void)close(folder);
@@ -367,7 +367,7 @@ int qr_chunk_write_end(qr_chunk_write_t **write, const uint8_t id[32], uint64_t 
     int status = qr_chunk_writer_end(w->writer, w->name.id);
     if (!status && id && memcmp(id, w->name.id, 32) != 0 && !QR_MUTANT(555)) status = -QR_E_FORMAT;
     uint32_t at = status ? QR_CHUNK_NONE : qr_chunk_table_find(files, &w->name);
-    if (!status) existed = at != QR_CHUNK_NONE && files->entries[at].state == QR_FILE_READY && stands(files, &files->entries[at]);
+    if (!status) existed = at != QR_CHUNK_NONE && files->entries[at].state == QR_FILE_READY && stands(files, &files->entries[at]) && !QR_MUTANT(562);
     if (!status && !existed) status = place(files, w, &left);
     if (!status && !existed) published(files, w, at, value);
     if (!status) (void)qr_store_fail(write_done); /* nothing can fail here; a process may end */

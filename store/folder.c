@@ -154,7 +154,8 @@ static int epoch_write(int folder, uint64_t epoch)
     count = snprintf(line, sizeof line, "%s %08x\n", digits, qr_crc32c(0, digits, (size_t)count));
     int fd = qr_store_fail(epoch_open) ? -1 : openat(folder, "epoch.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return -1;
-    bool written = !qr_store_fail(epoch_write) && write(fd, line, (size_t)count) == count && !qr_store_fail(epoch_fsync) && fsync(fd) == 0;
+    bool written = !qr_store_fail(epoch_write) && write(fd, line, (size_t)count) == count;
+    written = written && (QR_MUTANT(564) || (!qr_store_fail(epoch_fsync) && fsync(fd) == 0));
     int number = errno;
     (void)close(fd);
     errno = number;

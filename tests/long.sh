@@ -70,7 +70,13 @@ W4() { halves failover 9000 && halves process 4000 && halves catalog 4000; } # n
 W5() { tests -R '^record_test$' && program test_replay; }      # a recorded run replays byte for byte
 W6() { program test_mesh; }                                    # a stream continues after its worker is lost
 
-parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6) # S8 first: it measures, and the machine is still cool and quiet
+# Durable state (D).
+D1() { # damaged files, failing calls, kills, on the disk; both directions against the independent reader; rates
+  TMPDIR=$scratch $folder/test_chunk_faults_test 100 && TMPDIR=$scratch $folder/test_chunk_kill_test 100 &&
+    tests/oracle/chunk.sh $folder 300 && (cd "$scratch" && "$root/$folder/bench_chunk")
+}
+
+parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1) # S8 first: it measures, and the machine is still cool and quiet
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${parts[@]}")
 prepare || exit 1

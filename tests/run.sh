@@ -64,6 +64,7 @@ done
 
 say "references and bit equality, a part of each (tests/long.sh runs them in full)"
 step tokenizer tests/oracle/tokenizer.sh build 2000
+step chunk tests/oracle/chunk.sh build 40
 step matrix tests/program/matrix.sh build 6 "$seed"
 
 say "the program through its real edges"

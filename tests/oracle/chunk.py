@@ -3,13 +3,16 @@
     chunk.py example                 prints the worked example of FORMAT.md
     chunk.py check FORMAT.md         compares the example in the document, byte by byte
     chunk.py vectors                 prints tests/unit/chunk_vectors.h
-    chunk.py write FILE SEED         writes a seeded file and prints its facts, one `name=value` a line
-    chunk.py read FILE               reads a file and prints the same, or ends with what is wrong
+    chunk.py both BUILD N            N files each way: ours by `quire inspect`, those of the program (BUILD/tool_chunk_file) by this reader
 """
 import hashlib
+import json
+import os
 import random
 import struct
+import subprocess
 import sys
+import tempfile
 
 import xxhash
 
@@ -115,6 +118,34 @@ def vectors():
     print("};\n\n#endif")
 
 
+def inspected(build, path):
+    """What `quire inspect --json` says, under this file's names; None for a damaged file."""
+    run = subprocess.run([build + "/quire", "inspect", "--json", path], capture_output=True, text=True)
+    said = json.loads(run.stdout)
+    assert (run.returncode == 0) == (said["verdict"] == "INTACT"), run
+    if run.returncode:
+        return None
+    offsets = ("file", "payload_offset", "payload_bytes", "verdict", "why", "content_id")
+    facts = {name: value for name, value in said.items() if name not in offsets}
+    return dict(facts, id=said["content_id"], extent={"whole prefix": 1, "window": 2}[said["extent"]],
+                bytes=said["payload_offset"] + said["payload_bytes"])
+
+
+def both(build, count):
+    for seed in range(1, count + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            path, data = os.path.join(folder, "file"), seeded(seed)
+            open(path, "wb").write(data)
+            assert inspected(build, path) == read(data), "seed %d: this program's file is read otherwise" % seed
+            at = random.Random(seed).randrange(len(data))
+            open(path, "wb").write(data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+            assert inspected(build, path) is None, "seed %d: byte %d was changed and nobody noticed" % (seed, at)
+            os.unlink(path)
+            subprocess.run([build + "/tool_chunk_file", path, str(seed)], check=True)
+            assert inspected(build, path) == read(open(path, "rb").read()), "seed %d: the program's file is read otherwise" % seed
+    print("%d files each way agree; %d damaged ones refused" % (count, count))
+
+
 def main(words):
     if words[:1] == ["example"]:
         data = example()
@@ -131,12 +162,8 @@ def main(words):
         print("example: %d lines, id %s" % (len(lines), facts["id"]))
     elif words[:1] == ["vectors"]:
         vectors()
-    elif words[:1] == ["write"]:
-        data = seeded(int(words[2]))
-        open(words[1], "wb").write(data)
-        print("\n".join("%s=%s" % item for item in read(data).items()))
-    elif words[:1] == ["read"]:
-        print("\n".join("%s=%s" % item for item in read(open(words[1], "rb").read()).items()))
+    elif words[:1] == ["both"]:
+        both(words[1], int(words[2]))
     else:
         sys.exit(__doc__)
 

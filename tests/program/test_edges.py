@@ -44,6 +44,20 @@ class CommandLine(unittest.TestCase):
             f.flush()
             self.refused("serve", "--model", f.name, has=[f.name])
 
+    def test_chunk_file(self):
+        with open("../fuzz/seeds/chunk/example", "rb") as f:
+            data = f.read()
+        with tempfile.NamedTemporaryFile() as f:
+            f.write(data)
+            f.flush()
+            self.assertIn("INTACT", run("inspect", f.name).stdout)
+            f.seek(8200)
+            f.write(b"x")
+            f.flush()
+            self.refused("inspect", f.name, has=[f.name, "damaged", "PAYLOAD"])
+            f.truncate(5000)
+            self.refused("inspect", "--json", f.name, has=[f.name, "damaged", "TRUNCATED"])
+
     def test_port_in_use(self):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
