@@ -52,7 +52,7 @@ static bool name_read(const char *path, const char *file, bool tail, qr_chunk_na
 
 /* ---- one file ---------------------------------------------------------------------------------------------------------------------- */
 
-static int delete (scan_t *scan, const qr_chunk_found_t *found, bool lost)
+static int file_delete(scan_t *scan, const qr_chunk_found_t *found, bool lost)
 {
     if (qr_store_fail(scan_unlink) || unlinkat(scan->files->root, found->path, 0) != 0)
         return complain(scan, found->path, "cannot be deleted");
@@ -73,9 +73,9 @@ static int file_take(scan_t *scan, const char *path, const char *file, bool tail
     if (!name_read(path, file, tail, &found.name) || !S_ISREG(status.st_mode)) return scan->files->stats.strangers++, 0;
     found.bytes = (uint64_t)status.st_size;
     memcpy(found.path, path, strlen(path) + 1);
-    if (found.bytes < QR_CHUNK_HEADER_BYTES) return delete (scan, &found, true);
-    if (scan->adoption->adopt && !scan->adoption->adopt(scan->adoption->context, &found, &value)) return delete (scan, &found, false);
-    if (qr_chunk_table_put(scan->files, &found.name, found.bytes, value) == QR_CHUNK_NONE) return delete (scan, &found, true);
+    if (found.bytes < QR_CHUNK_HEADER_BYTES) return file_delete(scan, &found, true);
+    if (scan->adoption->adopt && !scan->adoption->adopt(scan->adoption->context, &found, &value)) return file_delete(scan, &found, false);
+    if (qr_chunk_table_put(scan->files, &found.name, found.bytes, value) == QR_CHUNK_NONE) return file_delete(scan, &found, true);
     scan->files->stats.adopted++;
     return 0;
 }
@@ -142,7 +142,7 @@ static int bound(scan_t *scan)
         if (place == QR_CHUNK_NONE) break; /* tails and pinned files alone: writes are refused until some are dropped */
         qr_chunk_found_t found = {.name = files->entries[place].name, .bytes = files->entries[place].bytes};
         qr_chunk_name_path(&found.name, found.path);
-        status = delete (scan, &found, true);
+        status = file_delete(scan, &found, true);
         if (!status) qr_chunk_table_remove(files, place), files->stats.adopted--;
     }
     return status;

@@ -9,6 +9,9 @@
 
 #include <cmocka.h>
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include "store/fail.h"
 #include "tests/unit/chunk_stand.h"
 
@@ -347,15 +350,66 @@ static void test_read_only_store(void **state)
     sample_free(&small);
 }
 
+static int tear_down(void **state)
+{
+    (void)state;
+    store_end(&store);
+    return 0;
+}
+
+/* What QUIRE_STORE_FAIL arms before main: this program again, with one publish to do. */
+static int publish_once(void)
+{
+    sample_t sample;
+    qr_chunk_name_t name;
+    sample_make(&sample, 2, 16, 2, 64);
+    store_new(&store, &roomy);
+    int status = publish(&store, &sample, NULL, 0, &name, NULL);
+    store_end(&store);
+    sample_free(&sample);
+    return -status;
+}
+static int again_with(const char *setting)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        (void)setenv("TMPDIR", store.path, 1);
+        (void)setenv("QUIRE_STORE_FAIL", setting, 1);
+        (void)execl("/proc/self/exe", "chunk_faults_test", "--publish", (char *)NULL);
+        _exit(99);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+static void test_armed_from_outside(void **state)
+{
+    (void)state;
+    char setting[64];
+    store_new(&store, NULL);                                         /* holds what a killed one leaves */
+    assert_int_equal(WEXITSTATUS(again_with("write_fsync:2:5")), 0); /* there is one fsync of a temporary */
+    (void)snprintf(setting, sizeof setting, "write_fsync:1:%d", EIO);
+    assert_int_equal(WEXITSTATUS(again_with(setting)), QR_E_IO);
+    (void)snprintf(setting, sizeof setting, "write_piece:1:always-%d", ENOSPC);
+    assert_int_equal(WEXITSTATUS(again_with(setting)), QR_E_NO_SPACE);
+    int status = again_with("write_fsync:1:kill");
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(WEXITSTATUS(again_with("no_such_point:1:5")), 2);
+    assert_int_equal(WEXITSTATUS(again_with("write_fsync:0:5")), 2);
+    assert_int_equal(WEXITSTATUS(again_with("write_fsync")), 2);
+}
+
 int main(int count, char **words)
 {
+    if (count > 1 && strcmp(words[1], "--publish") == 0) return publish_once();
     if (count > 1) rounds = (uint32_t)strtoul(words[1], NULL, 10);
     if (!rounds) return 2;
     qr_prng_init(&prng, 20);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_damage_is_accepted),
-        cmocka_unit_test(test_every_call_may_fail),
-        cmocka_unit_test(test_read_only_store),
+        cmocka_unit_test_teardown(test_no_damage_is_accepted, tear_down),
+        cmocka_unit_test_teardown(test_every_call_may_fail, tear_down),
+        cmocka_unit_test_teardown(test_read_only_store, tear_down),
+        cmocka_unit_test_teardown(test_armed_from_outside, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -236,6 +236,13 @@ static void test_order_of_a_publish(void **state)
     store_end(&store);
 }
 
+static int tear_down(void **state)
+{
+    (void)state;
+    store_end(&store);
+    return 0;
+}
+
 int main(int count, char **words)
 {
     if (count > 1) rounds = (uint32_t)strtoul(words[1], NULL, 10);
@@ -245,8 +252,8 @@ int main(int count, char **words)
     sample_make(&samples[2], 3, 5, 2, 64);
     sample_make(&samples[3], 4, 16, 2, 64);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ck_07_killed_at_every_point),
-        cmocka_unit_test(test_order_of_a_publish),
+        cmocka_unit_test_teardown(test_ck_07_killed_at_every_point, tear_down),
+        cmocka_unit_test_teardown(test_order_of_a_publish, tear_down),
     };
     int status = cmocka_run_group_tests(tests, NULL, NULL);
     for (int i = 0; i < SAMPLES; i++) sample_free(&samples[i]);
