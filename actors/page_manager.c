@@ -2,6 +2,7 @@
  * loads, fences and leases. Nobody else frees a page, and none is freed because of time.
  *
  *   scheduler -- pages_reserve -->  me        -- pages_granted | pages_wait | pages_refused --> scheduler
+ *   scheduler -- pages_more -->     me        -- pages_added --> scheduler      (over-commit: the next tranche of a route)
  *   scheduler -- rows_committed --> me        -- window_pages (new pages of windowed groups) --> scheduler
  *   scheduler -- pages_load, load_ended --> me -- pages_loading, load_closed --> scheduler
  *   scheduler -- route_release --> me         -- route_released --> scheduler
@@ -766,9 +767,9 @@ static void refuse(const call_t *call, const qr_pages_reserve_t *ask, uint32_t r
 /* Pages missing in the worst group even if the device did nothing else; 0 = it fits some day. */
 static uint32_t never_short(const page_manager_t *s, const qr_pages_reserve_t *ask)
 {
-    uint32_t worst = 0;
+    uint32_t worst = 0, rows = qr_max_u32(ask->rows_max, ask->rows_whole);
     for (uint32_t g = 0; g < s->group_count; g++) {
-        uint32_t least = window_limit(s, g, blocks_for(s, ask->rows_max), ask->first_rows);
+        uint32_t least = window_limit(s, g, blocks_for(s, rows), ask->first_rows);
         uint32_t most = pool_at(s, g)->pages - (QR_MUTANT(120) ? 0 : pool_at(s, g)->set_aside);
         if (least > most) worst = qr_max_u32(worst, least - most);
     }
@@ -809,7 +810,7 @@ static void on_pages_reserve(const call_t *call)
     const route_t *before = granted_before(s, ask);
     if (!ask->tokens.count || ask->tokens.count > ask->rows_max)
         reason = QR_E_INVALID;
-    else if (ask->rows_max > call->given->layout.context_tokens)
+    else if (qr_max_u32(ask->rows_max, ask->rows_whole) > call->given->layout.context_tokens)
         reason = QR_E_CONTEXT;
     else if (before && (before->rows > before->boundary || before->state != ROUTE_OPEN))
         reason = QR_E_IN_USE;
@@ -824,6 +825,49 @@ static void on_pages_reserve(const call_t *call)
     else
         answer_reserve(call, ask);
     if (reason) refuse(call, ask, reason, missing);
+}
+
+/* 0, or why a route cannot have more rows. */
+static uint32_t more_refusal(const page_manager_t *s, const route_t *route, const qr_pages_more_t *ask)
+{
+    if (!route) return QR_E_UNKNOWN;
+    if (route->state != ROUTE_OPEN) return QR_E_IN_USE;
+    if (ask->rows_max <= route->rows_max || blocks_for(s, ask->rows_max) > s->blocks_max) return QR_E_INVALID;
+    for (uint32_t g = 0; g < s->group_count; g++)
+        if (pool_at(s, g)->window) return QR_E_UNSUPPORTED;
+    return 0;
+}
+/* The next tranche of a route, or nothing of it. What nobody holds makes room, exactly what is short. */
+static void on_pages_more(const call_t *call)
+{
+    page_manager_t *s = call->self;
+    const qr_pages_more_t *ask = &call->message->body.pages_more;
+    route_t *route = route_find(s, ask->route);
+    qr_pages_added_t body = {.route = ask->route, .reason = more_refusal(s, route, ask)};
+    uint32_t count = 0, blocks = blocks_for(s, ask->rows_max);
+    for (uint32_t g = 0; !body.reason && g < s->group_count; g++) {
+        uint32_t need = blocks - route->windows[g].end, supply = qr_pool_spare(pool_at(s, g)) + pool_at(s, g)->evictable;
+        if (need > supply) body.pages_short = qr_max_u32(body.pages_short, need - supply);
+    }
+    if (body.pages_short) body.reason = QR_E_SHORTFALL;
+    if (!body.reason) {
+        body.first_block = route->windows[0].end;
+        for (uint32_t g = 0; g < s->group_count; g++) {
+            window_t *window = &route->windows[g];
+            while (pool_at(s, g)->counts[QR_PAGE_FREE] < blocks - window->end) qr_assert(qr_residents_evict_leaf(residents(s)));
+        }
+        for (uint32_t g = 0; g < s->group_count; g++) {
+            window_t *window = &route->windows[g];
+            window->limit += blocks - window->end;
+            for (; window->end < blocks; window->end++) {
+                uint32_t p = pages_of(s, index_of(s, route), g)[window->end] = qr_page_take(table(s), g);
+                scratch_handles(s)[count++] = qr_page_handle(table(s), g, p);
+            }
+        }
+        route->rows_max = ask->rows_max;
+    }
+    body.pages = (qr_u64s_t){scratch_handles(s), count};
+    qr_send(call->outbox, call->message->from, pages_added, &body);
 }
 
 /* ---- a route ends ------------------------------------------------------------------------------------------------ */
@@ -1311,6 +1355,7 @@ static void handle(void *self, const qr_given_t *given, const qr_message_t *mess
     switch (message->type) {
     case QR_MESSAGE_rows_committed: on_rows_committed(&call); break;
     case QR_MESSAGE_pages_reserve: on_pages_reserve(&call); break;
+    case QR_MESSAGE_pages_more: on_pages_more(&call); break;
     case QR_MESSAGE_route_release: on_route_release(&call); break;
     case QR_MESSAGE_pages_load: on_pages_load(&call); break;
     case QR_MESSAGE_load_ended: on_load_ended(&call); break;
@@ -1417,7 +1462,7 @@ static void check(const void *self, const qr_given_t *given)
 {
     const page_manager_t *s = self;
     uint32_t open = 0, loads = 0;
-    qr_residents_check(residents(s)); /* I2 */
+    qr_residents_check(residents(s));               /* I2 */
     qr_assert(s->captures_open <= QR_CAPTURES_MAX); /* I12 */
     for (uint32_t r = 0; r < s->route_capacity; r++) {
         if (!is_open(route_at(s, r))) continue;

@@ -22,7 +22,11 @@
  *     count as cached.
  * I10. While a lane loads (pages_load .. load_closed) no batch names it, and it is closed only afterwards: what is restored into its pages
  *     is over before they are released. A restore that stops early costs a recompute of the rest, nothing else.
- * I11. A request waits for the catalog at most LOOK_US before pages are asked for; at most QR_CATALOG_LOOKUPS lookups are open. */
+ * I11. A request waits for the catalog at most LOOK_US before pages are asked for; at most QR_CATALOG_LOOKUPS lookups are open.
+ * I12. Over-commit: a lane has pages for `room` rows and asks for the next tranche two pages ahead. A lane that gets none is short: it
+ * waits, no later request is admitted, and at most one later lane at a time makes room: its rows in flight become void, its request goes
+ *     back to the queue with the tokens it has, under the same order. Never the first of the order; a resumed one not before it has
+ *     produced preempt_quantum tokens, unless it is short itself. */
 #include "actors/scheduler.h"
 
 #include "actors/cost.h"
@@ -48,20 +52,25 @@ enum {
 enum request_state { REQUEST_FREE, REQUEST_QUEUED, REQUEST_SHORT, REQUEST_WAITING, REQUEST_PLACED };
 enum lane_state { LANE_FREE, LANE_RESERVED, LANE_OPENING, LANE_RUNNING, LANE_ENDING, LANE_CLOSING };
 enum { AWAIT_OPENED = 1, AWAIT_CLOSED = 2, AWAIT_RELEASED = 4 };
+enum { MORE_NONE, MORE_ASKED, MORE_SHORT };
 enum { COPIES_NONE, COPIES_TO_SEND, COPIES_IN_FLIGHT };
 enum { LOAD_NONE, LOAD_ASKED, LOAD_RUNNING, LOAD_CLOSING }; /* pages_load, restore, load_ended is open */
 
 typedef struct request {
     uint64_t request_id, order, seed;
     uint64_t submitted_us, granted_us, first_token_us, deadline_us;
-    uint64_t token_at;                 /* first of token_count ids in the storage */
+    uint64_t token_at;                 /* first of token_count ids in the storage, which has room for token_room */
     uint64_t releases_seen, retry_us;  /* SHORT: ask again when a release came since, or then */
     uint64_t producer, wait_until_us;  /* WAITING */
     uint64_t lookup_id, look_until_us; /* 0 = no lookup is waited for (I11) */
     qr_hash_t scope;
     uint32_t attempt, state, token_count, generated_from;
-    uint32_t draws_max;          /* tokens still to draw */
-    uint32_t boundary, computed; /* rows granted; prompt rows committed since */
+    uint32_t draws_max;                 /* tokens still to draw */
+    uint32_t boundary;                  /* rows granted, or restored since */
+    uint32_t cached, computed, counted; /* prompt rows: found, computed, and up to where they are counted (I9) */
+    uint32_t rows_high;                 /* most rows it ever had */
+    uint32_t placements, quantum;       /* how often it was placed; tokens until it may make room (I12) */
+    uint32_t token_room;
     uint32_t wait_boundary, waits, wait_over;
     uint32_t temperature_bits, top_p_bits, min_p_bits, top_k, logprobs, ignore_eos;
     uint32_t lane;          /* NONE without one */
@@ -77,8 +86,11 @@ typedef struct lane {
     uint32_t draws, pending; /* tokens drawn and committed; the newest of them */
     uint32_t in_flight, voids, failures, keep;
     uint32_t copy_state, copy_count;
-    uint32_t load, load_start, load_end, reserved; /* I10; rows [load_start, load_end) */
-    uint32_t covered[QR_GROUPS_MAX];               /* rows the pages at hand have room for */
+    uint32_t load, load_start, load_end; /* I10; rows [load_start, load_end) */
+    /* I12: rows it has pages for; MORE_*; 1: it makes room; 1: it got no pages when it last asked; rows it asked for */
+    uint32_t room, more, preempted, starved, more_rows;
+    uint32_t covered[QR_GROUPS_MAX]; /* rows the pages at hand have room for */
+    uint64_t more_releases, more_retry_us;
     uint64_t copy_sources[QR_SCHEDULER_COPIES_MAX], copy_targets[QR_SCHEDULER_COPIES_MAX];
     uint32_t copy_rows[QR_SCHEDULER_COPIES_MAX], copy_groups[QR_SCHEDULER_COPIES_MAX];
 } lane_t;
@@ -112,6 +124,9 @@ typedef struct scheduler {
     uint64_t chains_at;                 /* scratch: [chains_max] chain hashes */
     uint64_t lookups, lookups_late, restores, restores_failed, restored_tokens;
     uint32_t lookups_open, chains_max, chunk_tokens, row_bytes;
+    uint64_t preemptions, recomputed_rows;
+    uint32_t answer_tokens, preempting; /* learned median; lanes that make room (I12: at most 1) */
+    uint32_t preempted, unused;         /* the request whose lane does */
     qr_calibration_t calibration;
     qr_cost_t cost;
     batch_t batches[QR_BATCHES_IN_FLIGHT]; /* oldest first */
@@ -144,6 +159,9 @@ static lane_t *lane_find(const scheduler_t *self, uint64_t handle)
     return lane->state != LANE_FREE && lane->generation == qr_handle_generation(handle) ? lane : NULL;
 }
 
+/* Whether a lane waits for pages (I12). */
+static bool is_short(const lane_t *lane) { return lane->state >= LANE_OPENING && lane->request != NONE && lane->starved; }
+
 static lane_t *lane_find_route(const scheduler_t *self, uint64_t route)
 {
     for (uint32_t i = 0; i < self->lanes_max; i++) {
@@ -166,23 +184,25 @@ static void tokens_compact(scheduler_t *self)
     uint64_t end = 0;
     for (uint32_t i = self->token_head; i != NONE; i = request_of(self, i)->after) {
         request_t *r = request_of(self, i);
-        memmove(tokens_of(self) + end, tokens_of(self) + r->token_at, (size_t)r->token_count * sizeof(uint32_t));
+        memmove(tokens_of(self) + end, tokens_of(self) + r->token_at, (size_t)r->token_room * sizeof(uint32_t));
         r->token_at = end;
-        end += r->token_count;
+        end += r->token_room;
     }
     self->tokens_end = end;
 }
 
 /* Stores the ids of a request at the end of the list; the caller has seen that they fit. */
-static void tokens_store(scheduler_t *self, request_t *r, const qr_u32s_t *tokens)
+static void tokens_store(scheduler_t *self, request_t *r, const qr_u32s_t *tokens, uint32_t room)
 {
-    if (self->tokens_max - self->tokens_end < tokens->count) tokens_compact(self);
-    qr_assert(self->tokens_max - self->tokens_end >= tokens->count);
+    if (self->tokens_max - self->tokens_end < room) tokens_compact(self);
+    qr_assert(self->tokens_max - self->tokens_end >= room);
     r->token_at = self->tokens_end;
     r->token_count = (uint32_t)tokens->count;
+    r->token_room = room;
     qr_copy(tokens_of(self) + r->token_at, tokens->data, tokens->count * sizeof(uint32_t));
-    self->tokens_end += tokens->count;
-    self->tokens_used += tokens->count;
+    memset(tokens_of(self) + r->token_at + r->token_count, 0, (size_t)(room - r->token_count) * sizeof(uint32_t));
+    self->tokens_end += room;
+    self->tokens_used += room;
     r->before = self->token_tail;
     r->after = NONE;
     if (self->token_tail == NONE)
@@ -194,7 +214,7 @@ static void tokens_store(scheduler_t *self, request_t *r, const qr_u32s_t *token
 
 static void tokens_forget(scheduler_t *self, request_t *r)
 {
-    self->tokens_used -= r->token_count;
+    self->tokens_used -= r->token_room;
     if (r->before == NONE)
         self->token_head = r->after;
     else
@@ -237,6 +257,16 @@ static windows_t windows_of(const scheduler_t *self)
                        at(self, self->window_blocks_at)};
 }
 
+static void window_add(scheduler_t *self, const lane_t *lane, uint32_t group, uint32_t block, uint64_t page)
+{
+    windows_t w = windows_of(self);
+    qr_assert(group < self->group_count && self->window_count < self->windows_max);
+    w.lanes[self->window_count] = lane_handle(self, lane);
+    w.pages[self->window_count] = page;
+    w.groups[self->window_count] = group;
+    w.blocks[self->window_count++] = block;
+}
+
 static void windows_forget(scheduler_t *self, uint64_t lane)
 {
     windows_t w = windows_of(self);
@@ -274,6 +304,8 @@ static void lane_answered(scheduler_t *self, lane_t *lane, uint32_t what)
 {
     lane->awaiting &= ~what;
     if (lane->state != LANE_CLOSING || lane->awaiting != 0) return;
+    self->preempting -= lane->preempted;
+    lane->preempted = 0;
     lane->state = LANE_FREE;
     self->lanes_used--;
 }
@@ -297,11 +329,32 @@ static void send_ended(const call_t *call, const request_t *r, uint32_t finish, 
 {
     uint64_t granted_us = r->granted_us ? r->granted_us : call->now_us, first_us = r->first_token_us ? r->first_token_us : call->now_us;
     qr_ended_t ended = {.request_id = r->request_id, .attempt = r->attempt, .finish = finish, .error = error};
-    ended.cached_tokens = QR_MUTANT(165) ? r->boundary : qr_min_u32(r->boundary, r->generated_from);
+    ended.cached_tokens = QR_MUTANT(165) ? r->boundary : r->cached;
     ended.computed_tokens = r->computed;
     ended.queue_us = granted_us - r->submitted_us;
     ended.prefill_us = r->granted_us ? first_us - granted_us : 0;
     qr_send(call->outbox, call->self->worker, ended, &ended);
+}
+
+/* The median answer, as tokens: each answer moves it a step towards itself. */
+static void learn_answer(scheduler_t *self, uint32_t tokens)
+{
+    uint32_t step = qr_max_u32(self->answer_tokens / 16, 1);
+    if (tokens > self->answer_tokens)
+        self->answer_tokens += step;
+    else if (tokens < self->answer_tokens)
+        self->answer_tokens -= qr_min_u32(step, self->answer_tokens - 1);
+}
+
+/* Its request has left it; what is in flight is void. */
+static void lane_end(const call_t *call, lane_t *lane)
+{
+    scheduler_t *self = call->self;
+    lane_void(self, lane);
+    lane->state = LANE_ENDING;
+    if (lane->load == LOAD_RUNNING)
+        qr_send(call->outbox, self->restore_streamer, restore_cancel, (&(qr_restore_cancel_t){.restore_id = lane_handle(self, lane)}));
+    lane_try_close(call, lane);
 }
 
 /* Ends a request: the one place where a submit is answered. Its lane goes on until no batch names it. */
@@ -311,10 +364,10 @@ static void request_end(const call_t *call, request_t *r, uint32_t finish, uint3
     send_ended(call, r, finish, error);
     qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_ended, r->request_id, finish, error, r->computed);
     lane_t *lane = r->lane == NONE ? NULL : lane_of(self, r->lane);
-    if (r->state != REQUEST_PLACED)
-        queue_remove(self, r);
-    else if (lane)
-        self->uncomputed_tokens += r->generated_from - qr_min_u32(r->boundary, r->generated_from) - r->computed; /* I9 */
+    if (r->state != REQUEST_PLACED) queue_remove(self, r);
+    if (r->placements) self->uncomputed_tokens += r->generated_from - r->counted; /* I9 */
+    if (lane && (finish == QR_FINISH_STOP || finish == QR_FINISH_LENGTH))
+        learn_answer(self, r->token_count - r->generated_from + lane->draws);
     tokens_forget(self, r);
     qr_assert(qr_map_remove(map_of(self), r->request_id));
     memset(r, 0, sizeof *r);
@@ -325,11 +378,7 @@ static void request_end(const call_t *call, request_t *r, uint32_t finish, uint3
     if (lane == NULL) return;
     lane->request = NONE;
     if (lane->state == LANE_RESERVED) return; /* its grant is given back when it comes */
-    lane_void(self, lane);
-    lane->state = LANE_ENDING;
-    if (lane->load == LOAD_RUNNING)
-        qr_send(call->outbox, self->restore_streamer, restore_cancel, (&(qr_restore_cancel_t){.restore_id = lane_handle(self, lane)}));
-    lane_try_close(call, lane);
+    lane_end(call, lane);
 }
 
 /* ---- admission ---------------------------------------------------------------------------------------------------------- */
@@ -344,6 +393,21 @@ static bool wait_is_over(const call_t *call, request_t *r)
 }
 
 static uint32_t request_rows_max(const request_t *r) { return r->token_count + r->draws_max - 1; }
+
+/* Over-commit needs every group to keep the whole prefix. */
+static bool over_commits(const call_t *call)
+{
+    for (uint32_t g = 0; g < call->self->group_count; g++)
+        if (call->self->windowed[g]) return false;
+    return call->given->params.over_commit != 0;
+}
+
+/* Rows that pages are asked for at first. */
+static uint32_t request_room(const call_t *call, const request_t *r)
+{
+    uint32_t most = request_rows_max(r);
+    return over_commits(call) ? qr_min_u32(most, r->token_count + call->self->answer_tokens - 1) : most;
+}
 
 static lane_t *lane_take(scheduler_t *self)
 {
@@ -375,7 +439,8 @@ static void ask_pages(const call_t *call, request_t *r)
     self->asks++;
     qr_pages_reserve_t ask = {.request_id = r->request_id, .attempt = r->attempt, .scope = r->scope};
     ask.tokens = (qr_u32s_t){tokens_of(self) + r->token_at, r->token_count};
-    ask.rows_max = request_rows_max(r);
+    ask.rows_max = lane->room = request_room(call, r);
+    ask.rows_whole = over_commits(call) ? request_rows_max(r) : 0;
     ask.first_rows = qr_min_u32(ask.rows_max, qr_plan_rows_in_flight(call->given->params.prefill_tile));
     ask.wait_rows = r->wait_over ? 0 : (uint32_t)call->given->params.wait_rows;
     qr_send(call->outbox, self->page_manager, pages_reserve, &ask);
@@ -440,15 +505,26 @@ static void on_matches(const call_t *call, const qr_matches_t *matches)
     }
 }
 
+/* The earliest order of a lane that waits for pages, else the greatest number. */
+static uint64_t first_short(const scheduler_t *self)
+{
+    uint64_t order = UINT64_MAX;
+    for (uint32_t i = 0; i < self->lanes_max; i++)
+        if (is_short(lane_of(self, i))) order = qr_min_u64(order, lane_of(self, i)->order);
+    return order;
+}
+
 /* Asks for the first request that may be asked for (I2, I3). */
 static void admit(const call_t *call)
 {
     scheduler_t *self = call->self;
     if (self->asked_lane != NONE || self->stop_by) return;
+    uint64_t short_order = first_short(self);
     for (uint32_t i = 0; i < self->queue_count; i++) {
         request_t *r = request_of(self, queue_of(self)[i]);
+        if (r->order > short_order) return; /* I12 */
         if (r->state == REQUEST_WAITING && !wait_is_over(call, r)) continue;
-        if (is_looking(call, r)) continue;
+        if (is_looking(call, r) || (self->preempting && self->preempted == queue_of(self)[i])) continue; /* its route is still open */
         if (r->state == REQUEST_SHORT && r->releases_seen == self->releases && call->now_us < r->retry_us) {
             if (QR_MUTANT(159)) continue;
             return;
@@ -484,7 +560,7 @@ static void lane_give_back(scheduler_t *self, lane_t *lane, request_t *r)
 }
 
 /* Whether a grant is one this request can run on; anything else is page_manager's mistake and ends the request. */
-static bool grant_fits(const scheduler_t *self, const request_t *r, const qr_pages_granted_t *grant)
+static bool grant_fits(const scheduler_t *self, const request_t *r, const lane_t *lane, const qr_pages_granted_t *grant)
 {
     if (grant->boundary >= r->token_count || grant->group_counts.count != self->group_count ||
         grant->first_blocks.count != self->group_count || grant->copy_sources.count > QR_SCHEDULER_COPIES_MAX ||
@@ -495,7 +571,7 @@ static bool grant_fits(const scheduler_t *self, const request_t *r, const qr_pag
     for (uint32_t g = 0; g < self->group_count; g++) {
         pages += grant->group_counts.data[g];
         uint64_t rows = ((uint64_t)grant->first_blocks.data[g] + grant->group_counts.data[g]) * self->page_tokens;
-        if (rows <= grant->boundary || (!self->windowed[g] && rows < request_rows_max(r))) return false;
+        if (rows <= grant->boundary || (!self->windowed[g] && rows < lane->room)) return false;
     }
     return pages == grant->pages.count;
 }
@@ -508,8 +584,8 @@ static void lane_fill(const call_t *call, lane_t *lane, const request_t *r, cons
     lane->rows_total = request_rows_max(r) - QR_MUTANT(439);
     lane->rows_done = lane->rows_sent = grant->boundary;
     for (uint32_t g = 0; g < self->group_count; g++)
-        lane->covered[g] =
-            self->windowed[g] ? (grant->first_blocks.data[g] + grant->group_counts.data[g]) * self->page_tokens : lane->rows_total;
+        lane->covered[g] = self->windowed[g] ? (grant->first_blocks.data[g] + grant->group_counts.data[g]) * self->page_tokens
+                                             : lane->room - QR_MUTANT(439);
     lane->copy_count = (uint32_t)grant->copy_sources.count;
     lane->copy_state = lane->copy_count ? COPIES_TO_SEND : COPIES_NONE;
     for (uint32_t i = 0; i < lane->copy_count; i++) {
@@ -536,6 +612,18 @@ static void open_lane(const call_t *call, lane_t *lane, const request_t *r, cons
     lane->state = LANE_OPENING;
     lane->awaiting = AWAIT_OPENED;
     qr_send(call->outbox, call->self->executor, lane_open, &open);
+}
+
+/* Rows up to boundary stand without computing; returns the prompt rows among them that were not counted yet (I9). */
+static uint32_t count_cached(scheduler_t *self, request_t *r, uint32_t boundary)
+{
+    uint32_t end = qr_min_u32(boundary, r->generated_from), more = end > r->counted ? end - r->counted : 0;
+    r->boundary = boundary;
+    r->rows_high = qr_max_u32(r->rows_high, boundary);
+    r->cached += more;
+    r->counted += more;
+    self->cached_tokens += more;
+    return more;
 }
 
 /* ---- loads (I10) ---------------------------------------------------------------------------------------------------------- */
@@ -632,10 +720,7 @@ static void on_load_closed(const call_t *call, const qr_load_closed_t *closed)
     }
     if (lane->request != NONE && closed->reason == 0 && closed->boundary > lane->rows_done) {
         request_t *r = request_of(self, lane->request);
-        uint32_t rows = qr_min_u32(closed->boundary, r->generated_from) - qr_min_u32(r->boundary, r->generated_from);
-        self->cached_tokens += rows;
-        self->restored_tokens += rows;
-        r->boundary = closed->boundary;
+        self->restored_tokens += count_cached(self, r, closed->boundary);
         lane->rows_done = lane->rows_sent = closed->boundary;
         if (!QR_MUTANT(483)) lane->copy_state = COPIES_NONE; /* page_manager let its sources go: the verified rows are the copied ones */
     }
@@ -655,9 +740,9 @@ static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant
     }
     queue_remove(self, r);
     r->state = REQUEST_PLACED;
-    r->granted_us = call->now_us;
+    if (r->granted_us == 0) r->granted_us = call->now_us;
     uint32_t rows = r->token_count - grant->boundary;
-    bool fits = grant_fits(self, r, grant), loads = fits && load_pays(self, r, grant);
+    bool fits = grant_fits(self, r, lane, grant), loads = fits && load_pays(self, r, grant);
     if (!fits || (!loads && is_over(call, rows))) {
         r->lane = NONE;
         request_end(call, r, QR_FINISH_ERROR, fits ? QR_E_SWITCH_ROWS : QR_E_PROTOCOL);
@@ -665,9 +750,8 @@ static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant
         release_route(call, lane);
         return;
     }
-    r->boundary = grant->boundary;
-    self->prompt_tokens += r->generated_from;
-    self->cached_tokens += qr_min_u32(r->boundary, r->generated_from);
+    if (r->placements++ == 0) self->prompt_tokens += r->generated_from;
+    (void)count_cached(self, r, grant->boundary);
     lane_fill(call, lane, r, grant);
     open_lane(call, lane, r, grant);
     if (loads) load_start(call, lane, r, grant);
@@ -700,6 +784,96 @@ static void on_pages_wait(const call_t *call, const qr_pages_wait_t *wait)
     qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_waiting, r->request_id, wait->producer, wait->boundary, 0);
 }
 
+/* ---- over-commit and preemption (I12) ------------------------------------------------------------------------------------ */
+
+/* The lane that makes room for a request of this order: the last of the order that is later and may; NULL without one. */
+static lane_t *victim_of(const scheduler_t *self, uint64_t order)
+{
+    lane_t *victim = NULL;
+    for (uint32_t i = 0; i < self->lanes_max; i++) {
+        lane_t *lane = lane_of(self, i);
+        if ((lane->state != LANE_OPENING && lane->state != LANE_RUNNING) || lane->load || lane->more == MORE_ASKED) continue;
+        const request_t *r = request_of(self, lane->request);
+        if (r->quantum && !lane->starved) continue;
+        if (lane->order > order && (victim == NULL || lane->order > victim->order)) victim = lane;
+    }
+    return victim;
+}
+
+/* Makes a later lane give its pages back: its request goes to the queue with the tokens it has. */
+static void preempt_for(const call_t *call, uint64_t order)
+{
+    scheduler_t *self = call->self;
+    if (!over_commits(call) || self->preempting) return;
+    lane_t *lane = victim_of(self, order);
+    if (lane == NULL) return;
+    request_t *r = request_of(self, lane->request);
+    qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_preempted, r->request_id, lane->rows_done, lane->draws, r->placements);
+    r->token_count += lane->draws;
+    r->draws_max -= lane->draws;
+    r->quantum = (uint32_t)call->given->params.preempt_quantum;
+    r->state = REQUEST_QUEUED;
+    r->lane = NONE;
+    r->waits = r->wait_over = r->durable_rows = 0;
+    lane->request = NONE;
+    self->preempted = request_index(self, r);
+    lane->preempted = 1;
+    self->preempting++;
+    self->preemptions++;
+    queue_insert(self, r);
+    lookup_ask(call, r);
+    lane_end(call, lane);
+}
+
+/* Asks for the next tranche of every lane that comes near its end. */
+static void grow(const call_t *call)
+{
+    scheduler_t *self = call->self;
+    if (!over_commits(call) || self->stop_by) return;
+    for (uint32_t i = 0; i < self->lanes_max; i++) {
+        lane_t *lane = lane_of(self, i);
+        if ((lane->state != LANE_OPENING && lane->state != LANE_RUNNING) || lane->load || lane->more == MORE_ASKED) continue;
+        if (lane->room >= lane->rows_total || lane->rows_sent + 2 * self->page_tokens < lane->room) continue;
+        if (lane->more == MORE_SHORT && lane->more_releases == self->releases && call->now_us < lane->more_retry_us) {
+            qr_outbox_alarm(call->outbox, lane->more_retry_us);
+            continue;
+        }
+        uint32_t rows = qr_min_u32(lane->rows_total, lane->room + self->answer_tokens);
+        lane->more = MORE_ASKED;
+        lane->more_rows = rows;
+        qr_send(call->outbox, self->page_manager, pages_more, (&(qr_pages_more_t){.route = lane->route, .rows_max = rows}));
+    }
+}
+
+static void on_pages_added(const call_t *call, const qr_pages_added_t *added)
+{
+    scheduler_t *self = call->self;
+    lane_t *lane = lane_find_route(self, added->route);
+    if (lane == NULL || lane->more != MORE_ASKED) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_pages_added, added->route, added->reason);
+        return;
+    }
+    lane->more = MORE_NONE;
+    if (lane->request == NONE) return; /* it ended meanwhile; its pages go back with its route */
+    if (added->reason) {
+        qr_assert(added->reason == QR_E_SHORTFALL);
+        lane->more = MORE_SHORT;
+        lane->starved = 1;
+        lane->more_releases = self->releases;
+        lane->more_retry_us = call->now_us + QR_SCHEDULER_RETRY_US;
+        qr_outbox_alarm(call->outbox, lane->more_retry_us);
+        preempt_for(call, lane->order);
+        return;
+    }
+    lane->starved = 0;
+    uint64_t blocks = added->pages.count / self->group_count;
+    qr_assert(added->pages.count == blocks * self->group_count);
+    for (uint64_t i = 0; i < added->pages.count; i++)
+        window_add(self, lane, (uint32_t)(i / blocks), added->first_block + (uint32_t)(i % blocks), added->pages.data[i]);
+    lane->room = lane->more_rows;
+    for (uint32_t g = 0; g < self->group_count; g++) lane->covered[g] = lane->room;
+}
+
 static void on_pages_refused(const call_t *call, const qr_pages_refused_t *refused)
 {
     scheduler_t *self = call->self;
@@ -717,6 +891,7 @@ static void on_pages_refused(const call_t *call, const qr_pages_refused_t *refus
     r->retry_us = call->now_us + QR_SCHEDULER_RETRY_US;
     qr_outbox_alarm(call->outbox, r->retry_us);
     qr_outbox_note(call->outbox, QR_LEVEL_TRACE, QR_NOTE_queued, r->request_id, 0, refused->pages_short, 0);
+    if (refused->reason == QR_E_SHORTFALL) preempt_for(call, r->order);
 }
 
 /* ---- batches ---------------------------------------------------------------------------------------------------------------- */
@@ -879,11 +1054,12 @@ static void commit_rows(scheduler_t *self, harvest_t *h, const entry_t *entry, l
     lane->rows_done = end;
     lane->failures = 0;
     if (lane->copy_state == COPIES_IN_FLIGHT) lane->copy_state = COPIES_NONE;
-    if (entry->start < r->generated_from) {
-        uint32_t computed = qr_min_u32(end, r->generated_from) - entry->start;
-        r->computed += computed;
-        self->computed_tokens += computed;
-    }
+    if (entry->start < r->rows_high) self->recomputed_rows += qr_min_u32(end, r->rows_high) - entry->start;
+    r->rows_high = qr_max_u32(r->rows_high, end);
+    uint32_t counted = qr_max_u32(qr_min_u32(end, r->generated_from), r->counted);
+    r->computed += counted - r->counted;
+    self->computed_tokens += counted - r->counted;
+    r->counted = counted;
 }
 
 static bool is_end_token(const qr_given_t *given, uint32_t token)
@@ -898,7 +1074,10 @@ static uint32_t take_draw(const call_t *call, harvest_t *h, lane_t *lane, reques
     h->attempts[h->draw_count] = r->attempt;
     h->drawn[h->draw_count] = token;
     h->logprobs[h->draw_count++] = logprob;
-    if (lane->draws++ == 0) r->first_token_us = call->now_us;
+    if (r->first_token_us == 0) r->first_token_us = call->now_us;
+    if (lane->prompt + lane->draws < r->token_room) tokens_of(call->self)[r->token_at + lane->prompt + lane->draws] = token;
+    lane->draws++;
+    r->quantum -= r->quantum != 0;
     lane->pending = token;
     call->self->generated_tokens++;
     if (!r->ignore_eos && !QR_MUTANT(438) && is_end_token(call->given, token)) return QR_FINISH_STOP;
@@ -999,18 +1178,14 @@ static void on_batch_failed(const call_t *call, const qr_batch_failed_t *failed)
 static void on_window_pages(const call_t *call, const qr_window_pages_t *pages)
 {
     scheduler_t *self = call->self;
-    windows_t w = windows_of(self);
     qr_assert(pages->groups.count == pages->routes.count && pages->blocks.count == pages->routes.count &&
               pages->pages.count == pages->routes.count);
     for (uint64_t i = 0; i < pages->routes.count; i++) {
         lane_t *lane = lane_find_route(self, pages->routes.data[i]);
         uint32_t group = pages->groups.data[i], block = pages->blocks.data[i];
         if (lane == NULL || lane->state > LANE_RUNNING) continue; /* it ended meanwhile */
-        qr_assert(group < self->group_count && self->windowed[group] && self->window_count < self->windows_max);
-        w.lanes[self->window_count] = lane_handle(self, lane);
-        w.pages[self->window_count] = pages->pages.data[i];
-        w.groups[self->window_count] = group;
-        w.blocks[self->window_count++] = block;
+        qr_assert(group < self->group_count && self->windowed[group]);
+        window_add(self, lane, group, block, pages->pages.data[i]);
         lane->covered[group] = qr_max_u32(lane->covered[group], (block + 1 + QR_MUTANT(433)) * self->page_tokens);
     }
 }
@@ -1051,6 +1226,14 @@ static void on_route_released(const call_t *call, const qr_route_released_t *rel
 
 /* ---- submit and cancel ------------------------------------------------------------------------------------------------------ */
 
+/* Ids that are kept for a request: over-commit may have to begin it again with what it drew. */
+static uint64_t submit_room(const call_t *call, const qr_submit_t *submit)
+{
+    uint64_t known = submit->tokens.count, drawn = known - submit->generated_from;
+    if (!over_commits(call)) return known;
+    return known + (submit->max_tokens > drawn ? submit->max_tokens - drawn : 1);
+}
+
 /* 0, or why the request cannot be taken. */
 static uint32_t submit_reason(const call_t *call, const qr_submit_t *submit)
 {
@@ -1061,7 +1244,7 @@ static uint32_t submit_reason(const call_t *call, const qr_submit_t *submit)
     uint64_t more = submit->max_tokens > drawn ? submit->max_tokens - drawn : 1;
     if (known + more - 1 > self->context) return QR_E_CONTEXT;
     if (self->draining || self->stop_by) return QR_E_DRAINING;
-    if (self->free_request == NONE || self->tokens_max - self->tokens_used < known) return QR_E_BUSY;
+    if (self->free_request == NONE || self->tokens_max - self->tokens_used < submit_room(call, submit)) return QR_E_BUSY;
     return 0;
 }
 
@@ -1132,7 +1315,7 @@ static void on_submit(const call_t *call, const qr_submit_t *submit)
         return;
     }
     request_t *r = request_take(call, submit);
-    tokens_store(self, r, &submit->tokens);
+    tokens_store(self, r, &submit->tokens, (uint32_t)submit_room(call, submit));
     qr_assert(qr_map_put(map_of(self), r->request_id, request_index(self, r)));
     queue_insert(self, r);
     lookup_ask(call, r);
@@ -1218,6 +1401,13 @@ static void answer_life(const call_t *call)
     if (self->stop_by && self->stop_until_us != QR_NEVER_US) qr_outbox_alarm(call->outbox, self->stop_until_us);
 }
 
+static uint64_t count_short(const scheduler_t *self)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < self->lanes_max; i++) count += is_short(lane_of(self, i));
+    return count;
+}
+
 static void on_metrics_read(const call_t *call, uint64_t from)
 {
     const scheduler_t *self = call->self;
@@ -1241,6 +1431,9 @@ static void on_metrics_read(const call_t *call, uint64_t from)
         {ID_decode_rows_total, self->decode_rows},
         {ID_prefill_rows_total, self->prefill_rows},
         {ID_void_rows_total, self->void_rows},
+        {ID_preemptions_total, self->preemptions},
+        {ID_recomputed_rows_total, self->recomputed_rows},
+        {ID_lanes_short, count_short(self)},
         {ID_restores_total, self->restores},
         {ID_restores_failed_total, self->restores_failed},
         {ID_restored_tokens_total, self->restored_tokens},
@@ -1267,7 +1460,7 @@ static uint64_t windows_max_of(const qr_given_t *given)
 {
     uint64_t sum = 0;
     for (uint32_t g = 0; g < given->layout.group_count; g++)
-        if (given->layout.groups[g].window) sum += given->layout.groups[g].pages;
+        if (given->layout.groups[g].window || given->params.over_commit) sum += given->layout.groups[g].pages;
     return sum;
 }
 
@@ -1318,6 +1511,7 @@ static void scheduler_init(void *block, const qr_given_t *given, uint64_t addres
     self->executor = qr_address_partner(address, QR_ROLE_executor);
     self->restore_streamer = qr_address_partner(address, QR_ROLE_restore_streamer);
     self->chunk_tokens = given->layout.chunk_tokens;
+    self->answer_tokens = (uint32_t)given->params.tranche_tokens;
     self->requests_max = (uint32_t)given->params.max_requests;
     self->lanes_max = (uint32_t)given->params.max_lanes;
     self->context = context_of(given);
@@ -1362,6 +1556,7 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_submit_cancel: on_submit_cancel(&call, &message->body.submit_cancel); break;
     case QR_MESSAGE_pages_granted: on_pages_granted(&call, &message->body.pages_granted); break;
     case QR_MESSAGE_pages_wait: on_pages_wait(&call, &message->body.pages_wait); break;
+    case QR_MESSAGE_pages_added: on_pages_added(&call, &message->body.pages_added); break;
     case QR_MESSAGE_pages_refused: on_pages_refused(&call, &message->body.pages_refused); break;
     case QR_MESSAGE_window_pages: on_window_pages(&call, &message->body.window_pages); break;
     case QR_MESSAGE_matches: on_matches(&call, &message->body.matches); break;
@@ -1381,6 +1576,7 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
     }
     if (message->type == QR_MESSAGE_alarm || message->type == QR_MESSAGE_stop) end_due(&call);
+    grow(&call);
     admit(&call);
     batches_fill(&call);
     answer_life(&call);
@@ -1398,8 +1594,9 @@ static void check_requests(const scheduler_t *self)
         uint32_t mapped;
         qr_assert(r->state != REQUEST_FREE && r->before == before && r->token_at >= end);
         qr_assert(qr_map_get(map_of(self), r->request_id, &mapped) && mapped == i);
-        end = r->token_at + r->token_count;
-        tokens += r->token_count;
+        qr_assert(r->token_count <= r->token_room);
+        end = r->token_at + r->token_room;
+        tokens += r->token_room;
     }
     qr_assert(open == self->request_count && stored == open && tokens == self->tokens_used && end <= self->tokens_end);
     qr_assert(self->tokens_end <= self->tokens_max && map_of(self)->count == open);
@@ -1452,6 +1649,9 @@ static void scheduler_check(const void *block, const qr_given_t *given)
         check_lane(self, i);
         used += lane_of(self, i)->state != LANE_FREE;
     }
+    uint32_t preempting = 0;
+    for (uint32_t i = 0; i < self->lanes_max; i++) preempting += lane_of(self, i)->preempted;
+    qr_assert(preempting == self->preempting && preempting <= 1); /* I12 */
     qr_assert(used == self->lanes_used && self->window_count <= self->windows_max);
     qr_assert(self->batches[0].id != 0 || self->batches[1].id == 0);
 }

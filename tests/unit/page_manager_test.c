@@ -526,6 +526,54 @@ static void test_commits_that_do_not_fit(void **state)
     pages_destroy(stand);
 }
 
+/* ---- the next tranche ---------------------------------------------------------------------------------------------- */
+
+static void test_a_route_gets_more_pages_or_nothing(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(G1); /* 8 pages of 4 rows */
+    answer_t a = reserve(stand, ramp, 6, 8);
+    commit(stand, a.route, 6, NULL, 0);
+    SAY(stand, SCHEDULER, pages_more, .route = a.route, .rows_max = 8);
+    assert_int_equal(HEARD(stand, pages_added)->reason, QR_E_INVALID);
+    SAY(stand, SCHEDULER, pages_more, .route = a.route, .rows_max = 18);
+    assert_int_equal(HEARD(stand, pages_added)->reason, 0);
+    assert_int_equal(HEARD(stand, pages_added)->first_block, 2);
+    assert_int_equal(HEARD(stand, pages_added)->pages.count, 3);
+    assert_int_equal(metric(stand, METRIC_pages_free), 3);
+    SAY(stand, SCHEDULER, pages_more, .route = a.route, .rows_max = 20); /* the same pages */
+    assert_int_equal(HEARD(stand, pages_added)->reason, 0);
+    assert_int_equal(HEARD(stand, pages_added)->pages.count, 0);
+    run(stand, ramp + 30, 8, 1); /* leaves two retained pages */
+    assert_int_equal(metric(stand, METRIC_pages_free), 1);
+    SAY(stand, SCHEDULER, pages_more, .route = a.route, .rows_max = 36);
+    assert_int_equal(HEARD(stand, pages_added)->reason, QR_E_SHORTFALL);
+    assert_int_equal(HEARD(stand, pages_added)->pages_short, 1);
+    assert_int_equal(metric(stand, METRIC_pages_retained), 2); /* nothing changed */
+    SAY(stand, SCHEDULER, pages_more, .route = a.route, .rows_max = 32);
+    assert_int_equal(HEARD(stand, pages_added)->reason, 0); /* exactly what is short leaves */
+    assert_int_equal(metric(stand, METRIC_pages_retained) + metric(stand, METRIC_pages_free), 0);
+    assert_int_equal(release(stand, a.route, 1), 0);
+    SAY(stand, SCHEDULER, pages_more, .route = a.route, .rows_max = 36);
+    assert_int_equal(HEARD(stand, pages_added)->reason, QR_E_UNKNOWN);
+    assert_int_equal(drop(stand), 8);
+    pages_destroy(stand);
+}
+
+/* What can never fit is judged by the whole answer, not by its first tranche. */
+static void test_a_tranche_does_not_hide_what_never_fits(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(G1);
+    qr_pages_reserve_t ask = {.request_id = 1, .attempt = 1, .tokens = {ramp, 6}, .rows_max = 8, .first_rows = 6, .rows_whole = 33};
+    stand_say(stand, SCHEDULER, QR_MESSAGE_pages_reserve, &ask);
+    assert_int_equal(HEARD(stand, pages_refused)->reason, QR_E_NEVER_FITS);
+    ask.rows_whole = 32;
+    stand_say(stand, SCHEDULER, QR_MESSAGE_pages_reserve, &ask);
+    assert_int_equal(HEARD(stand, pages_granted)->pages.count, 2);
+    pages_destroy(stand);
+}
+
 /* ---- captures ---------------------------------------------------------------------------------------------------- */
 
 /* On a node with a store every chunk (8 tokens) whose last row was computed here is offered once; loaded rows are not. */
@@ -940,6 +988,8 @@ int main(void)
         cmocka_unit_test(test_route_table_full_is_busy),
         cmocka_unit_test(test_repeated_ask_gets_the_same_grant),
         cmocka_unit_test(test_commits_that_do_not_fit),
+        cmocka_unit_test(test_a_route_gets_more_pages_or_nothing),
+        cmocka_unit_test(test_a_tranche_does_not_hide_what_never_fits),
         cmocka_unit_test(test_completed_chunks_are_offered_for_capture),
         cmocka_unit_test(test_offers_for_capture_are_bounded),
         cmocka_unit_test(test_load_commits_what_is_verified),

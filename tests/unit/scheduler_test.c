@@ -790,6 +790,100 @@ static void test_the_switch_counts_what_the_restore_left(void **state)
     }
 }
 
+/* ---- over-commit: tranches, lanes that are short, room for earlier ones ------------------------------------------------- */
+
+/* Tranches of 4 tokens, pages of 4 rows. */
+static fixture_t set_up_tranches(void)
+{
+    fixture_t f = set_up(2, 8);
+    tear_down(&f);
+    f.given = stand_given();
+    f.given->params.over_commit = 1;
+    f.given->params.tranche_tokens = 4;
+    f.given->params.preempt_quantum = 2;
+    f.given->params.max_lanes = 2;
+    f.given->params.prefill_tile = 8;
+    f.given->params.max_requests = 16;
+    f.given->vocabulary.count = 100;
+    f.given->vocabulary.flags = end_flags;
+    f.s = stand_new(&qr_scheduler_class, f.given, SCHEDULER);
+    SAY(f.s, MESH, start, .epoch = 1, .seed = 1);
+    return f;
+}
+
+/* Grants `blocks` pages of 4 rows to an open question. */
+static uint64_t grant_blocks(fixture_t *f, uint64_t id, uint32_t boundary, uint32_t blocks)
+{
+    uint64_t pages[16];
+    for (uint32_t i = 0; i < blocks; i++) pages[i] = qr_handle(i, 1);
+    uint64_t route = qr_handle((uint32_t)id, 7 + boundary);
+    SAY(f->s, PAGES, pages_granted, .request_id = id, .attempt = 1, .route = route, .boundary = boundary, .group_counts = COLUMN32(blocks),
+        .first_blocks = COLUMN32(0), .pages = {pages, blocks});
+    return route;
+}
+
+static void test_an_answer_grows_by_tranches_and_waits_when_short(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_tranches();
+    submit(&f, 1, 10, 4, 20);
+    assert_int_equal(HEARD(f.s, pages_reserve)->rows_max, 4 + 4 - 1);
+    assert_int_equal(HEARD(f.s, pages_reserve)->rows_whole, 4 + 20 - 1);
+    uint64_t route = grant_blocks(&f, 1, 0, 2);
+    assert_int_equal(HEARD(f.s, pages_more)->rows_max, 11); /* two pages ahead is at once here */
+    uint64_t lane = open_lane(&f);
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    SAY(f.s, PAGES, pages_added, .route = route, .reason = QR_E_SHORTFALL, .pages_short = 1);
+    done_one(&f, b1, lane, 50); /* rows 4, 5, 6 have pages; row 7 has none */
+    uint64_t b3 = HEARD(f.s, batch_run)->batch;
+    done_one(&f, b2, lane, 51);
+    uint64_t b4 = HEARD(f.s, batch_run)->batch;
+    done_one(&f, b3, lane, 52);
+    assert_int_equal(HEARD_COUNT(f.s, batch_run), 0);
+    done_one(&f, b4, lane, 53);
+    assert_int_equal(HEARD_COUNT(f.s, batch_run) + HEARD_COUNT(f.s, ended), 0); /* it waits, it does not fail */
+    submit(&f, 2, 60, 4, 4);
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0); /* I12: no later one is admitted meanwhile */
+    assert_true(stand_alarm(f.s, f.s->now_us + QR_SCHEDULER_RETRY_US));
+    assert_int_equal(HEARD(f.s, pages_more)->rows_max, 11);
+    SAY(f.s, PAGES, pages_added, .route = route, .first_block = 2, .pages = COLUMN64(qr_handle(9, 3)));
+    const qr_batch_run_t *run = HEARD(f.s, batch_run);
+    assert_int_equal(run->starts.data[0], 7);
+    assert_int_equal(run->tokens.data[0], 53);
+    assert_int_equal(run->window_pages.count, 1); /* the executor hears of the new page with the batch that writes it */
+    assert_int_equal(run->window_pages.data[0], qr_handle(9, 3));
+    assert_int_equal(run->window_blocks.data[0], 2);
+    assert_int_equal(HEARD(f.s, pages_reserve)->request_id, 2);
+    tear_down(&f);
+}
+
+static void test_a_later_lane_makes_room_and_goes_on_where_it_was(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_tranches();
+    submit(&f, 1, 10, 4, 20);
+    uint64_t first = grant_blocks(&f, 1, 0, 2);
+    uint64_t lane1 = open_lane(&f);
+    uint64_t b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    submit(&f, 2, 60, 4, 6);
+    uint64_t second = grant_blocks(&f, 2, 0, 2);
+    uint64_t lane2 = open_lane(&f);
+    done_one(&f, b1, lane1, 50);
+    const qr_batch_run_t *run = HEARD(f.s, batch_run);
+    assert_int_equal(run->lanes.count, 2);
+    uint64_t b3 = run->batch;
+    done_one(&f, b2, lane1, 51);
+    SAY(f.s, EXECUTOR, batch_done, .batch = b3, .lanes = COLUMN64(lane1, lane2), .statuses = COLUMN32(0, 0), .tokens = COLUMN32(52, 70),
+        .logprob_bits = COLUMN32(0, 0), .step_us = 1000);
+    SAY(f.s, PAGES, pages_added, .route = second, .reason = QR_E_SHORTFALL, .pages_short = 1); /* nobody is later than the last */
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 0);
+    SAY(f.s, PAGES, pages_added, .route = first, .reason = QR_E_SHORTFALL, .pages_short = 1);
+    assert_int_equal(HEARD_COUNT(f.s, ended), 0);         /* its client hears nothing of it */
+    assert_int_equal(HEARD_COUNT(f.s, route_release), 0); /* a batch names it still */
+    assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0); /* nor is it asked for again before its route is gone */
+    tear_down(&f);
+}
+
 static void test_the_switch_fails_a_request_that_computes_more_rows(void **state)
 {
     (void)state;
@@ -1083,6 +1177,8 @@ int main(void)
         cmocka_unit_test(test_the_catalog_is_waited_for_a_moment_only),
         cmocka_unit_test(test_what_other_nodes_have_is_not_restored_here),
         cmocka_unit_test(test_the_switch_counts_what_the_restore_left),
+        cmocka_unit_test(test_an_answer_grows_by_tranches_and_waits_when_short),
+        cmocka_unit_test(test_a_later_lane_makes_room_and_goes_on_where_it_was),
         cmocka_unit_test(test_the_switch_fails_a_request_that_computes_more_rows),
         cmocka_unit_test(test_a_deadline_ends_queued_and_running_requests),
         cmocka_unit_test(test_windows_bound_the_rows_and_travel_with_the_next_batch),
