@@ -206,7 +206,7 @@ void qr_chunk_files_close(qr_chunk_files_t **files)
     qr_chunk_files_t *f = *files;
     if (!f) return;
     for (uint32_t i = 0; f->writes && i < f->config.writes_max; i++) {
-        qr_chunk_write_t *write = f->writes[i].files ? &f->writes[i] : NULL;
+        qr_chunk_writing_t *write = f->writes[i].files ? &f->writes[i] : NULL;
         qr_chunk_write_cancel(&write);
     }
     const int folders[] = {f->tmp, f->chunks, f->tails};
@@ -223,7 +223,7 @@ static uint64_t taken(const qr_chunk_files_t *f) { return f->stats.bytes + f->st
 static uint32_t places_taken(const qr_chunk_files_t *f) { return f->stats.chunks + f->stats.tails + f->stats.writes; }
 
 int qr_chunk_files_write(qr_chunk_files_t *files, const qr_chunk_header_t *header, const uint32_t *tokens, const uint8_t *owner,
-                         qr_chunk_write_t **ret_write)
+                         qr_chunk_writing_t **ret_write)
 {
     uint32_t slot = 0;
     if (!qr_chunk_header_valid(header) || header->tail != (owner && memcmp(owner, nobody, 16) != 0)) return -QR_E_INVALID;
@@ -232,8 +232,8 @@ int qr_chunk_files_write(qr_chunk_files_t *files, const qr_chunk_header_t *heade
     if (taken(files) + bytes > files->config.bytes_max && !QR_MUTANT(553)) return -QR_E_BUSY;
     if (places_taken(files) >= files->config.chunks_max || files->stats.writes == files->config.writes_max) return -QR_E_BUSY;
     while (files->writes[slot].files) slot++;
-    qr_chunk_write_t *write = &files->writes[slot];
-    *write = (qr_chunk_write_t){.bytes = bytes};
+    qr_chunk_writing_t *write = &files->writes[slot];
+    *write = (qr_chunk_writing_t){.bytes = bytes};
     qr_copy(write->name.owner, owner, owner ? 16 : 0);
     (void)snprintf(write->temporary, sizeof write->temporary, "%llu", (unsigned long long)++files->temporaries);
     int status = qr_chunk_writer_new(files->tmp, write->temporary, header, tokens, &write->writer);
@@ -246,19 +246,19 @@ int qr_chunk_files_write(qr_chunk_files_t *files, const qr_chunk_header_t *heade
 }
 
 /* Every write that fails is counted once. */
-static int failed(qr_chunk_write_t *write, int status)
+static int failed(qr_chunk_writing_t *write, int status)
 {
     if (status && !write->failed) write->failed = true, write->files->stats.failed++;
     return status;
 }
 
-int qr_chunk_write_put(qr_chunk_write_t *write, const void *bytes, size_t count)
+int qr_chunk_write_put(qr_chunk_writing_t *write, const void *bytes, size_t count)
 {
     return failed(write, qr_chunk_writer_put(write->writer, bytes, count));
 }
 
 /* The write is over; a temporary that cannot be unlinked goes on counting until the next start sweeps it. */
-static void write_over(qr_chunk_write_t *write, bool temporary_left)
+static void write_over(qr_chunk_writing_t *write, bool temporary_left)
 {
     qr_chunk_files_t *files = write->files;
     qr_chunk_writer_destroy(&write->writer);
@@ -266,10 +266,10 @@ static void write_over(qr_chunk_write_t *write, bool temporary_left)
         files->stats.stray += write->bytes;
     files->stats.reserved -= write->bytes;
     files->stats.writes--;
-    *write = (qr_chunk_write_t){0};
+    *write = (qr_chunk_writing_t){0};
 }
 
-void qr_chunk_write_cancel(qr_chunk_write_t **write)
+void qr_chunk_write_cancel(qr_chunk_writing_t **write)
 {
     if (*write) write_over(*write, true);
     *write = NULL;
@@ -310,7 +310,7 @@ static int parent_open(qr_chunk_files_t *f, const qr_chunk_name_t *name)
 }
 
 /* Renames the temporary to its final name and makes that durable. On failure the final name is gone. */
-static int place(qr_chunk_files_t *f, const qr_chunk_write_t *write, bool *temporary_left)
+static int place(qr_chunk_files_t *f, const qr_chunk_writing_t *write, bool *temporary_left)
 {
     char path[QR_CHUNK_PATH_BYTES];
     int folder = parent_open(f, &write->name), number = 0;
@@ -345,7 +345,7 @@ static bool stands(const qr_chunk_files_t *f, const qr_chunk_entry_t *entry)
 }
 
 /* The table after a file has come to stand under its final name. */
-static void published(qr_chunk_files_t *f, const qr_chunk_write_t *write, uint32_t place, uint64_t value)
+static void published(qr_chunk_files_t *f, const qr_chunk_writing_t *write, uint32_t place, uint64_t value)
 {
     f->stats.published++;
     if (place == QR_CHUNK_NONE) {
@@ -359,16 +359,26 @@ static void published(qr_chunk_files_t *f, const qr_chunk_write_t *write, uint32
     entry->damaged = false;
 }
 
-int qr_chunk_write_end(qr_chunk_write_t **write, const uint8_t id[32], uint64_t value, qr_chunk_name_t *ret_name, bool *ret_existed)
+int qr_chunk_write_sync(qr_chunk_writing_t *write)
 {
-    qr_chunk_write_t *w = *write;
+    write->synced = write->left = true;
+    write->status = qr_chunk_writer_end(write->writer, write->name.id);
+    if (!write->status) write->status = place(write->files, write, &write->left);
+    return write->status;
+}
+
+int qr_chunk_write_end(qr_chunk_writing_t **write, const uint8_t id[32], uint64_t value, qr_chunk_name_t *ret_name, bool *ret_existed)
+{
+    qr_chunk_writing_t *w = *write;
     qr_chunk_files_t *files = w->files;
-    bool existed = false, left = true;
-    int status = qr_chunk_writer_end(w->writer, w->name.id);
+    bool existed = false, left = w->synced ? w->left : true;
+    qr_assert(!w->synced || !id); /* a final name that is not wanted would have to go again */
+    int status = w->synced ? w->status : qr_chunk_writer_end(w->writer, w->name.id);
     if (!status && id && memcmp(id, w->name.id, 32) != 0 && !QR_MUTANT(555)) status = -QR_E_FORMAT;
     uint32_t at = status ? QR_CHUNK_NONE : qr_chunk_table_find(files, &w->name);
-    if (!status) existed = at != QR_CHUNK_NONE && files->entries[at].state == QR_FILE_READY && stands(files, &files->entries[at]) && !QR_MUTANT(562);
-    if (!status && !existed) status = place(files, w, &left);
+    if (!status && !w->synced)
+        existed = at != QR_CHUNK_NONE && files->entries[at].state == QR_FILE_READY && stands(files, &files->entries[at]) && !QR_MUTANT(562);
+    if (!status && !existed && !w->synced) status = place(files, w, &left);
     if (!status && !existed) published(files, w, at, value);
     if (!status) (void)qr_store_fail(write_done); /* nothing can fail here; a process may end */
     if (!status) *ret_name = w->name, *ret_existed = existed;

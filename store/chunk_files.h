@@ -20,7 +20,7 @@
 #include "store/folder.h"
 
 typedef struct qr_chunk_files qr_chunk_files_t;
-typedef struct qr_chunk_write qr_chunk_write_t;
+typedef struct qr_chunk_writing qr_chunk_writing_t;
 
 enum { QR_CHUNK_PATH_BYTES = 128 };
 
@@ -40,18 +40,18 @@ typedef struct qr_chunk_files_config {
 } qr_chunk_files_config_t;
 
 /* A final file that was there at the start. */
-typedef struct qr_chunk_found {
+typedef struct qr_chunk_final {
     qr_chunk_name_t name;
     uint64_t bytes;
     char path[QR_CHUNK_PATH_BYTES]; /* below the store's folder: for qr_chunk_reader_open and qr_chunk_verify with folder.fd */
-} qr_chunk_found_t;
+} qr_chunk_final_t;
 typedef struct qr_chunk_adoption {
     void *context;
     /* Whether to keep the file; its value for eviction. NULL: every file is kept with value 0. */
-    bool (*adopt)(void *context, const qr_chunk_found_t *found, uint64_t *ret_value);
+    bool (*adopt)(void *context, const qr_chunk_final_t *found, uint64_t *ret_value);
     /* The file was deleted although adopt would keep it: shorter than a header, no place in the table, or least in value while the bytes
      * were above the bound. NULL: nobody hears of it. */
-    void (*lost)(void *context, const qr_chunk_found_t *found);
+    void (*lost)(void *context, const qr_chunk_final_t *found);
 } qr_chunk_adoption_t;
 
 /* Sweeps temporaries, asks adoption about every final file, deletes what is not adopted, brings the bytes under the bound. The folder
@@ -78,14 +78,18 @@ bool qr_chunk_files_at(const qr_chunk_files_t *files, uint32_t place, qr_chunk_n
 /* Begins to write a file; owner NULL for a chunk, its 16 bytes (not all zero) for a tail: header.tail must say the same. 0;
  * -QR_E_LIMIT: it can never fit; -QR_E_BUSY: no room now, see qr_chunk_files_shortfall; -QR_E_INVALID; and qr_chunk_writer_new's. */
 int qr_chunk_files_write(qr_chunk_files_t *files, const qr_chunk_header_t *header, const uint32_t *tokens, const uint8_t *owner,
-                         qr_chunk_write_t **ret_write);
-int qr_chunk_write_put(qr_chunk_write_t *write, const void *bytes, size_t count);
+                         qr_chunk_writing_t **ret_write);
+int qr_chunk_write_put(qr_chunk_writing_t *write, const void *bytes, size_t count);
+/* The slow half of an end, for another thread: after the last byte, syncs the file, gives it its final name and syncs the folders. Between
+ * the call and its return nothing else may be done with this write, no other write may be synced or ended, and the files must stay open.
+ * 0, or as _end, which says the same again: it only finishes the table then. */
+int qr_chunk_write_sync(qr_chunk_writing_t *write);
 /* Publishes (FI1) and ends the write, whatever happens: *write is NULL afterwards. 0 and the name: the file is durable. A file that was
  * there already stays as it is (*ret_existed); one that was withdrawn is replaced and stands again. id NULL, or what the content id has
  * to be: -QR_E_FORMAT when it is another. Failures as of qr_chunk_writer_put and _end. */
-int qr_chunk_write_end(qr_chunk_write_t **write, const uint8_t id[32], uint64_t value, qr_chunk_name_t *ret_name, bool *ret_existed);
+int qr_chunk_write_end(qr_chunk_writing_t **write, const uint8_t id[32], uint64_t value, qr_chunk_name_t *ret_name, bool *ret_existed);
 /* Gives up; accepts NULL. */
-void qr_chunk_write_cancel(qr_chunk_write_t **write);
+void qr_chunk_write_cancel(qr_chunk_writing_t **write);
 
 /* ---- leases --------------------------------------------------------------------------------------------------------------------- */
 

@@ -52,7 +52,7 @@ static bool name_read(const char *path, const char *file, bool tail, qr_chunk_na
 
 /* ---- one file ---------------------------------------------------------------------------------------------------------------------- */
 
-static int file_delete(scan_t *scan, const qr_chunk_found_t *found, bool lost)
+static int file_delete(scan_t *scan, const qr_chunk_final_t *found, bool lost)
 {
     if (qr_store_fail(scan_unlink) || unlinkat(scan->files->root, found->path, 0) != 0)
         return complain(scan, found->path, "cannot be deleted");
@@ -66,7 +66,7 @@ static int file_delete(scan_t *scan, const qr_chunk_found_t *found, bool lost)
 
 static int file_take(scan_t *scan, const char *path, const char *file, bool tail)
 {
-    qr_chunk_found_t found;
+    qr_chunk_final_t found;
     struct stat status;
     uint64_t value = 0;
     if (fstatat(scan->files->root, path, &status, AT_SYMLINK_NOFOLLOW) != 0) return complain(scan, path, "cannot be looked at");
@@ -140,7 +140,7 @@ static int bound(scan_t *scan)
     while (!status && files->stats.bytes > files->config.bytes_max) {
         uint32_t place = qr_chunk_table_least(files, 0, QR_CHUNK_NONE);
         if (place == QR_CHUNK_NONE) break; /* tails and pinned files alone: writes are refused until some are dropped */
-        qr_chunk_found_t found = {.name = files->entries[place].name, .bytes = files->entries[place].bytes};
+        qr_chunk_final_t found = {.name = files->entries[place].name, .bytes = files->entries[place].bytes};
         qr_chunk_name_path(&found.name, found.path);
         status = file_delete(scan, &found, true);
         if (!status) qr_chunk_table_remove(files, place), files->stats.adopted--;

@@ -21,12 +21,14 @@ typedef struct qr_chunk_lease {
     uint32_t generation, reserved;
 } qr_chunk_lease_t;
 
-struct qr_chunk_write {
+struct qr_chunk_writing {
     qr_chunk_files_t *files; /* NULL = free */
     qr_chunk_writer_t *writer;
     uint64_t bytes;
     qr_chunk_name_t name; /* its owner; its id at the end */
     char temporary[32];   /* below STORE/tmp */
+    bool synced, left;    /* qr_chunk_write_sync was called; the temporary is still there */
+    int status;           /* what it returned */
     bool failed;          /* and counted */
 };
 
@@ -41,7 +43,7 @@ struct qr_chunk_files {
     uint32_t *buckets;         /* [bucket_count] */
     qr_chunk_entry_t *entries; /* [chunks_max] */
     qr_chunk_lease_t *leases;  /* [leases_max] */
-    qr_chunk_write_t *writes;  /* [writes_max] */
+    qr_chunk_writing_t *writes;  /* [writes_max] */
     /* Folders of final names whose entries this process has made durable: bit a, and bit a << 8 | b. */
     uint8_t first_durable[256 / 8], second_durable[65536 / 8];
 };

@@ -58,7 +58,7 @@ static void drop(void)
 static void do_write(void)
 {
     for (int i = 0; i < FILES; i++) {
-        qr_chunk_write_t *write;
+        qr_chunk_writing_t *write;
         bool existed;
         qr_chunk_piece_t piece = {bench.payload, bench.bytes};
         bench.header.parent[0] = (uint8_t)i; /* another file */

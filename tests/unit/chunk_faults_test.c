@@ -333,7 +333,7 @@ static void test_read_only_store(void **state)
     assert_int_equal(qr_chunk_files_drop(store.files, &name, &waits), 0);
     assert_int_equal(stats_of(&store).bytes, 0);
     /* A temporary that cannot be unlinked counts until the next start sweeps it. */
-    qr_chunk_write_t *write;
+    qr_chunk_writing_t *write;
     uint32_t files;
     assert_int_equal(qr_chunk_files_write(store.files, &small.header, small.tokens, NULL, &write), 0);
     qr_store_fail_arm(QR_STORE_POINT_cancel_unlink, 1, EIO, true);

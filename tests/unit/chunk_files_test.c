@@ -122,7 +122,7 @@ static void test_content_id_asked_for(void **state)
     (void)state;
     store_new(&store, &roomy);
     qr_chunk_name_t name, other;
-    qr_chunk_write_t *write;
+    qr_chunk_writing_t *write;
     bool existed;
     assert_int_equal(publish(&store, &samples[0], NULL, 0, &name, NULL), 0);
     for (int right = 0; right < 2; right++) {
@@ -221,7 +221,7 @@ static void eight(void)
 }
 
 /* Values as a catalog would give them back. */
-static bool adopt_with_value(void *context, const qr_chunk_found_t *found, uint64_t *ret_value)
+static bool adopt_with_value(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
 {
     (void)context;
     qr_chunk_reader_t *reader;
@@ -245,7 +245,7 @@ static void test_ck_03_accounting_survives_kill(void **state)
     assert_int_equal(stats_of(&store).bytes, 8 * sample_bytes);
     for (uint32_t i = 8; i < 13; i++) {
         qr_chunk_name_t name, victims[4];
-        qr_chunk_write_t *write;
+        qr_chunk_writing_t *write;
         uint32_t count, files;
         bool waits;
         int status = qr_chunk_files_write(store.files, &samples[i].header, samples[i].tokens, NULL, &write);
@@ -319,12 +319,12 @@ static void test_ck_01_files_are_found_again(void **state)
 /* What nobody adopts is reclaimed; what is too short to be a file of ours, or above the bound, is lost and said so. */
 static uint32_t lost_count;
 static qr_chunk_name_t lost_names[SAMPLES];
-static bool adopt_but_first(void *context, const qr_chunk_found_t *found, uint64_t *ret_value)
+static bool adopt_but_first(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
 {
     *ret_value = found->name.id[0];
     return memcmp(context, &found->name, sizeof found->name) != 0;
 }
-static void lose(void *context, const qr_chunk_found_t *found)
+static void lose(void *context, const qr_chunk_final_t *found)
 {
     (void)context;
     assert_true(lost_count < SAMPLES);
@@ -507,7 +507,7 @@ static void test_victims_by_value(void **state)
     assert_int_equal(count, 1);
     assert_memory_equal(&victims[0], &names[0], sizeof names[0]);
     /* A file that can never fit is refused as such; one without a place in the table is told to wait. */
-    qr_chunk_write_t *write;
+    qr_chunk_writing_t *write;
     sample_t large;
     sample_make(&large, 1, 256, 60, 64);
     assert_int_equal(qr_chunk_files_write(store.files, &large.header, large.tokens, NULL, &write), -QR_E_LIMIT);
@@ -520,7 +520,7 @@ static void test_table_and_writes_are_bounded(void **state)
     qr_chunk_files_config_t config = roomy;
     config.chunks_max = 3, config.writes_max = 2;
     store_new(&store, &config);
-    qr_chunk_write_t *writes[3];
+    qr_chunk_writing_t *writes[3];
     qr_chunk_name_t name, victims[2];
     uint32_t count, files;
     for (uint32_t i = 0; i < 2; i++)
@@ -632,7 +632,7 @@ static void test_tails_belong_to_their_owner(void **state)
     static const uint8_t nobody[16];
     sample_t tail = samples[0];
     qr_chunk_name_t names[3], victims[3];
-    qr_chunk_write_t *write;
+    qr_chunk_writing_t *write;
     uint32_t count;
     bool waits;
     int status;

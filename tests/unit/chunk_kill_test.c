@@ -43,7 +43,7 @@ static void child_publish(uint32_t i, const uint8_t *to)
     say(word);
 }
 
-static bool adopt_but_last(void *context, const qr_chunk_found_t *found, uint64_t *ret_value)
+static bool adopt_but_last(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
 {
     (void)ret_value;
     return memcmp(context, found->name.id, 32) != 0;

@@ -163,7 +163,7 @@ static inline uint64_t store_disk(const store_t *s, uint32_t *ret_files)
 static inline int publish(store_t *s, const sample_t *sample, const uint8_t *owner, uint64_t value, qr_chunk_name_t *ret_name,
                           bool *ret_existed)
 {
-    qr_chunk_write_t *write = NULL;
+    qr_chunk_writing_t *write = NULL;
     bool existed;
     int status = qr_chunk_files_write(s->files, &sample->header, sample->tokens, owner, &write);
     for (size_t at = 0, piece = 4000; !status && at < sample->bytes; at += piece, piece = piece * 3 + 1)
