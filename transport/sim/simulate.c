@@ -185,8 +185,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     qr_prng_init(&other, seed ^ 0x636174616c6f67u);
     plan->seed = seed;
     plan->profile = profile == QR_PROFILE_MIXED ? between(&prng, QR_PROFILE_CALM, QR_PROFILE_FAIL_OVER) : profile;
-    if (profile == QR_PROFILE_MIXED && plan->profile == QR_PROFILE_LARGE) plan->profile = QR_PROFILE_ALL;
-    if (profile == QR_PROFILE_MIXED && qr_prng_one_in(&other, 6)) plan->profile = QR_PROFILE_CATALOG;
+    if (profile == QR_PROFILE_MIXED && plan->profile == QR_PROFILE_LARGE) plan->profile = QR_PROFILE_CATALOG; /* large is never drawn */
     static const uint32_t page_tokens[] = {8, 8, 16, 32};
     plan->page_tokens = page_tokens[qr_prng_below(&prng, QR_COUNT(page_tokens))];
     plan->context = plan->page_tokens * between(&prng, 6, 24);
