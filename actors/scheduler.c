@@ -493,7 +493,10 @@ static uint32_t local_depth(const scheduler_t *self, const qr_matches_t *matches
 static void on_matches(const call_t *call, const qr_matches_t *matches)
 {
     scheduler_t *self = call->self;
-    qr_assert(self->lookups_open);
+    if (self->lookups_open == 0) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, matches->lookup_id, QR_MESSAGE_matches, matches->depth, 0);
+        return;
+    }
     self->lookups_open--;
     for (uint32_t i = 0; i < self->requests_max; i++) {
         request_t *r = request_of(self, i);
@@ -710,6 +713,15 @@ static void on_restored(const call_t *call, const qr_restored_t *restored)
     load_end(call, lane, restored->boundary);
 }
 
+/* The pages that were loaded in vain are the route's again under new handles: the executor hears of them with the next batch. */
+static void load_pages(scheduler_t *self, const lane_t *lane, const qr_u64s_t *pages)
+{
+    uint32_t blocks = (uint32_t)(pages->count / self->group_count), end = (uint32_t)qr_div_up(lane->load_end, self->page_tokens);
+    qr_assert(pages->count == (uint64_t)blocks * self->group_count && blocks <= end);
+    for (uint32_t i = 0; i < pages->count && !QR_MUTANT(487); i++)
+        window_add(self, lane, i / blocks, end - blocks + i % blocks, pages->data[i]);
+}
+
 static void on_load_closed(const call_t *call, const qr_load_closed_t *closed)
 {
     scheduler_t *self = call->self;
@@ -724,8 +736,11 @@ static void on_load_closed(const call_t *call, const qr_load_closed_t *closed)
         lane->rows_done = lane->rows_sent = closed->boundary;
         if (!QR_MUTANT(483)) lane->copy_state = COPIES_NONE; /* page_manager let its sources go: the verified rows are the copied ones */
     }
+    if (lane->request != NONE && closed->pages.count) load_pages(self, lane, &closed->pages);
     load_over(call, lane);
 }
+
+/* ---- admission, continued ------------------------------------------------------------------------------------------------ */
 
 static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant)
 {
@@ -1460,7 +1475,7 @@ static uint64_t windows_max_of(const qr_given_t *given)
 {
     uint64_t sum = 0;
     for (uint32_t g = 0; g < given->layout.group_count; g++)
-        if (given->layout.groups[g].window || given->params.over_commit) sum += given->layout.groups[g].pages;
+        if (given->layout.groups[g].window || given->params.over_commit || given->params.store[0]) sum += given->layout.groups[g].pages;
     return sum;
 }
 
@@ -1543,6 +1558,14 @@ static void on_probe(const call_t *call, const qr_message_t *message)
         qr_send(call->outbox, message->from, probe_done, (&(qr_probe_done_t){.probe_id = b->probe_id, .reason = QR_E_BUSY}));
 }
 
+/* Of this node: the replica is gone, and with it what it was asked. */
+static void on_link_down(scheduler_t *self, uint32_t node)
+{
+    if (node != qr_address_node(self->address)) return;
+    self->lookups_open = 0;
+    for (uint32_t i = 0; i < self->requests_max; i++) request_of(self, i)->lookup_id = 0;
+}
+
 static void scheduler_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     scheduler_t *self = block;
@@ -1571,8 +1594,8 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_probe: on_probe(&call, message); break;
     case QR_MESSAGE_probe_done: qr_send(outbox, self->worker, probe_done, &message->body.probe_done); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(&call, message->from); break;
-    case QR_MESSAGE_link_up:
-    case QR_MESSAGE_link_down: break;
+    case QR_MESSAGE_link_down: on_link_down(self, message->body.link_down.node); break;
+    case QR_MESSAGE_link_up: break;
     default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
     }
     if (message->type == QR_MESSAGE_alarm || message->type == QR_MESSAGE_stop) end_due(&call);

@@ -516,7 +516,7 @@ static uint64_t windows_max_of(const qr_given_t *given)
 {
     uint64_t sum = 1;
     for (uint32_t g = 0; g < given->layout.group_count; g++)
-        if (given->layout.groups[g].window || given->params.over_commit) sum += given->layout.groups[g].pages;
+        if (given->layout.groups[g].window || given->params.over_commit || given->params.store[0]) sum += given->layout.groups[g].pages;
     return sum;
 }
 

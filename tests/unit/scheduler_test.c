@@ -662,8 +662,12 @@ static void test_a_restore_that_stops_early_costs_a_recompute_of_the_rest(void *
     SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(1, 2, 3, 4));
     SAY(f.s, STREAMER, restored, .restore_id = lane, .boundary = 8, .reason = QR_E_DIGEST);
     assert_int_equal(HEARD(f.s, load_ended)->end_rows, 8);
-    SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 8, .pages = COLUMN64(3, 4));
+    SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 8, .pages = COLUMN64(qr_handle(2, 9), qr_handle(3, 9)));
     assert_int_equal(HEARD(f.s, batch_run)->starts.data[0], 8);
+    assert_int_equal(HEARD(f.s, batch_run)->window_pages.count, 2); /* their handles are new: generations rose */
+    assert_int_equal(HEARD(f.s, batch_run)->window_pages.data[1], qr_handle(3, 9));
+    assert_int_equal(HEARD(f.s, batch_run)->window_blocks.data[0], 2);
+    assert_int_equal(HEARD(f.s, batch_run)->window_blocks.data[1], 3);
     assert_int_equal(HEARD(f.s, batch_run)->row_counts.data[0], 8);
     tear_down(&f);
 }
