@@ -1,19 +1,24 @@
-/* link: qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_roles qr_messages qr_schema */
-/* The catalog over two nodes: one writer, two replicas, two publishers, and a facts played here whose log survives. Links break, nodes
+/* link: qr_io_facts qr_io_facts_book qr_store_faults qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_roles qr_messages qr_schema */
+/* The catalog over two nodes: one writer, two replicas, two publishers, and facts: played here, with a log that survives, and then the real
+ * one over a folder, which has to answer every append as the played one would. Links break, nodes
  * and facts die between append and answer, appends fail, another writer takes the log. Whatever is answered meanwhile is in the log;
  * when it is over, both replicas are what the log says and every publish that was taken is in it once. */
 #include "tests/conversations/pump.h"
 
 #include "actors/catalog_replica.h"
 #include "actors/catalog_writer.h"
+#include "actors/io/facts.h"
 #include "base/error.h"
+#include "store/fail.h"
 #include "tests/unit/catalog_model.h"
+#include "tests/unit/store_folder.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { SEEDS = 300, STEPS = 800, LOG = 900, TXS_MAX = 2000, OPEN = 4, ROWS_STOP = 1500 };
+enum { SEEDS = 300, REAL_SEEDS = 40, STEPS = 800, LOG = 900, TXS_MAX = 2000, OPEN = 4, ROWS_STOP = 1500 };
 
 typedef struct slot {
     uint64_t sequence, seed; /* sequence 0 = free */
@@ -36,6 +41,8 @@ typedef struct world {
     columns_t log;
     uint64_t newest, last_epoch, epochs_of[TXS_MAX], cut;
     uint64_t lives, held_in[TXS_MAX]; /* of facts; which of them began the snapshot of a transaction */
+    void *real;                       /* state of the real facts, NULL: it is played here */
+    char folder[STORE_PATH];
     qr_outbox_t outbox;
     uint64_t commits, refusals, restarts, losses, snapshots, looks, hits;
 } world_t;
@@ -53,24 +60,33 @@ static qr_catalog_batch_t whole_log(const world_t *w)
 
 static bool fails(world_t *w, uint64_t one_in) { return w->faults && qr_prng_one_in(&w->pump.prng, one_in); }
 
+/* What an append is answered: 0 or the reason of append_failed; *ret_repeat: it is in the log already. */
+static uint32_t judge_append(const world_t *w, const qr_append_t *a, bool *ret_repeat)
+{
+    *ret_repeat = a->tx <= w->newest && w->epochs_of[a->tx] == a->writer_epoch;
+    return *ret_repeat || (a->tx == w->newest + 1 && a->writer_epoch >= w->last_epoch) ? 0 : QR_E_STALE;
+}
+
+static void keep_append(world_t *w, const qr_append_t *a)
+{
+    const qr_catalog_batch_t batch = QR_CATALOG_BATCH(a);
+    assert_true(qr_catalog_batch_valid(&batch, true, a->tx, a->tx));
+    w->newest = a->tx;
+    w->last_epoch = w->epochs_of[a->tx] = a->writer_epoch;
+    columns_add(&w->log, &batch);
+}
+
 static void on_append(world_t *w, const qr_message_t *message)
 {
     const qr_append_t *a = &message->body.append;
-    uint32_t reason = 0;
-    bool repeat = a->tx <= w->newest && w->epochs_of[a->tx] == a->writer_epoch;
-    if (!repeat && (a->tx != w->newest + 1 || a->writer_epoch < w->last_epoch)) reason = QR_E_STALE;
+    bool repeat;
+    uint32_t reason = judge_append(w, a, &repeat);
     if (!repeat && !reason && fails(w, 8)) reason = QR_E_IO;
     if (reason) {
         PUMP_SEND(&w->pump, message->to, message->from, append_failed, .tx = a->tx, .reason = reason);
         return;
     }
-    if (!repeat) {
-        const qr_catalog_batch_t batch = QR_CATALOG_BATCH(a);
-        assert_true(qr_catalog_batch_valid(&batch, true, a->tx, a->tx));
-        w->newest = a->tx;
-        w->last_epoch = w->epochs_of[a->tx] = a->writer_epoch;
-        columns_add(&w->log, &batch);
-    }
+    if (!repeat) keep_append(w, a);
     PUMP_SEND(&w->pump, message->to, message->from, appended, .tx = a->tx);
 }
 
@@ -134,6 +150,75 @@ static void facts_handle(pump_t *pump, void *context, const qr_message_t *messag
         on_append(context, message);
     else
         on_log_read(context, message);
+}
+
+/* ---- the real facts ---------------------------------------------------------------------------------------------------------- */
+
+/* One message into it; its answer is in w->outbox. */
+static const qr_message_t *real_handle(world_t *w, uint16_t type, uint64_t from, const void *body)
+{
+    qr_message_t message = {.type = type, .version = 1, .from = from, .to = w->facts->address, .epoch = 1, .now_us = w->pump.now_us};
+    memcpy(&message.body, body, qr_schema_find(type)->bytes);
+    qr_outbox_reset(&w->outbox, qr_facts_class.max_out);
+    w->outbox.alarm_us = QR_NEVER_US;
+    qr_facts_class.handle(w->real, w->given, &message, &w->outbox);
+    assert_int_equal(w->outbox.count, 1);
+    return &w->outbox.messages[0];
+}
+
+static void real_start(world_t *w)
+{
+    w->real = calloc(1, qr_facts_class.bytes(w->given));
+    qr_facts_class.init(w->real, w->given, w->facts->address);
+    const qr_message_t *answer = real_handle(w, QR_MESSAGE_start, w->mesh->address, &(qr_start_t){.epoch = 1});
+    assert_int_equal(answer->type, QR_MESSAGE_ready);
+    assert_int_equal(answer->body.ready.reason, 0);
+}
+
+static void real_done(world_t *w)
+{
+    qr_facts_class.done(w->real);
+    free(w->real);
+    w->real = NULL;
+}
+
+/* Its pieces of work: some, so that its facts are behind its log now and then. */
+static void real_work(world_t *w, uint32_t pieces)
+{
+    while (pieces--) {
+        qr_outbox_reset(&w->outbox, qr_facts_class.max_out);
+        uint64_t look_us = qr_facts_class.work(w->real, w->given, w->pump.now_us, &w->outbox);
+        assert_int_equal(w->outbox.count, 0);
+        if (look_us == QR_NEVER_US) return;
+    }
+}
+
+static void real_facts_handle(pump_t *pump, void *context, const qr_message_t *message)
+{
+    world_t *w = context;
+    bool append = message->type == QR_MESSAGE_append, repeat = false, failing = append && fails(w, 8);
+    uint32_t expected = append ? judge_append(w, &message->body.append, &repeat) : 0;
+    static const qr_store_point_t points[] = {QR_STORE_POINT_log_fsync, QR_STORE_POINT_log_folder_fsync, QR_STORE_POINT_log_write,
+                                              QR_STORE_POINT_log_link};
+    qr_store_fail_arm(points[qr_prng_below(&pump->prng, QR_COUNT(points))], failing, EIO, false);
+    const qr_message_t *answer = real_handle(w, message->type, message->from, &message->body);
+    qr_store_fail_arm(points[0], 0, 0, false);
+    if (append) {
+        bool took = answer->type == QR_MESSAGE_appended;
+        if (failing && !repeat && !expected) expected = QR_E_IO;
+        assert_int_equal(took, expected == 0);
+        assert_int_equal(took ? answer->body.appended.tx : answer->body.append_failed.tx, message->body.append.tx);
+        if (!took) assert_int_equal(answer->body.append_failed.reason, expected);
+        if (took && !repeat) keep_append(w, &message->body.append);
+    } else if (answer->type == QR_MESSAGE_log_batch) {
+        w->snapshots += answer->body.log_batch.snapshot_tx && answer->body.log_batch.first_tx == 0;
+        assert_int_equal(answer->body.log_batch.newest_tx, w->newest);
+    } else {
+        assert_int_equal(answer->body.log_failed.reason, QR_E_STALE); /* its snapshot was cut meanwhile */
+        assert_true(message->body.log_read.snapshot_tx != 0);
+    }
+    pump_send(pump, message->to, message->from, answer->type, &answer->body);
+    real_work(w, (uint32_t)qr_prng_below(&pump->prng, 4));
 }
 
 /* ---- publishers ------------------------------------------------------------------------------------------------------------ */
@@ -329,6 +414,10 @@ static void restart_facts(world_t *w)
 {
     w->losses++;
     w->lives++;
+    if (w->real) {
+        real_done(w);
+        real_start(w);
+    }
     cut_nodes(w, 1, 1);
     source_lost(&w->sources[0]);
     TELL(w, w->writer, link_down, .node = 1, .reason = 1);
@@ -345,6 +434,12 @@ static void other_writer(world_t *w)
     w->newest++;
     w->epochs_of[w->newest] = ++w->last_epoch;
     columns_row(&w->log, w->newest, w->last_epoch, 0, 0, 0, 0, MODELS);
+    if (!w->real) return;
+    static columns_t claim;
+    columns_clear(&claim);
+    columns_row(&claim, w->newest, w->last_epoch, 0, 0, 0, 0, MODELS);
+    const qr_append_t body = {.tx = w->newest, .writer_epoch = w->last_epoch, COLUMNS_BATCH(&claim)};
+    assert_int_equal(real_handle(w, QR_MESSAGE_append, w->writer->address, &body)->type, QR_MESSAGE_appended);
 }
 
 /* ---- what replicas answer ------------------------------------------------------------------------------------------------------ */
@@ -399,7 +494,7 @@ static void judge(world_t *w, uint32_t k, uint32_t id, bool exact)
 
 /* ---- a run ------------------------------------------------------------------------------------------------------------------------ */
 
-static world_t *world_new(uint64_t seed)
+static world_t *world_new(uint64_t seed, bool real)
 {
     world_t *w = calloc(1, sizeof *w);
     w->given = calloc(1, sizeof *w->given);
@@ -408,7 +503,7 @@ static world_t *world_new(uint64_t seed)
     pump_init(&w->pump, w->given, seed);
     w->pump.context = w;
     w->mesh = pump_add(&w->pump, at(1, QR_ROLE_mesh), NULL, mesh_handle, w);
-    w->facts = pump_add(&w->pump, at(1, QR_ROLE_facts), NULL, facts_handle, w);
+    w->facts = pump_add(&w->pump, at(1, QR_ROLE_facts), NULL, real ? real_facts_handle : facts_handle, w);
     w->writer = pump_add(&w->pump, at(1, QR_ROLE_catalog_writer), &qr_catalog_writer_class, NULL, NULL);
     for (uint32_t k = 0; k < 2; k++) {
         w->replicas[k] = pump_add(&w->pump, at(k + 1, QR_ROLE_catalog_replica), &qr_catalog_replica_class, NULL, NULL);
@@ -419,6 +514,12 @@ static world_t *world_new(uint64_t seed)
     qr_outbox_init(&w->outbox, calloc(4, sizeof(qr_message_t)), 4, aligned_alloc(64, QR_OUTBOX_BYTES), QR_OUTBOX_BYTES);
     w->linked = w->faults = true;
     w->lives = 1;
+    if (real) {
+        store_folder(w->folder);
+        memcpy(w->given->params.store, w->folder, STORE_PATH);
+        w->given->params.history_bytes = 20 * 4096; /* a snapshot and a cut every ten transactions or so */
+        real_start(w);
+    }
     born(w, w->writer);
     born(w, w->replicas[0]);
     born(w, w->replicas[1]);
@@ -427,6 +528,10 @@ static world_t *world_new(uint64_t seed)
 
 static void world_destroy(world_t *w)
 {
+    if (w->real) {
+        real_done(w);
+        store_remove(w->folder);
+    }
     pump_done(&w->pump);
     free(w->outbox.messages);
     free(w->outbox.bytes);
@@ -476,9 +581,9 @@ static void heal(world_t *w)
 
 static world_t totals;
 
-static void run(uint64_t seed)
+static void run(uint64_t seed, bool real)
 {
-    world_t *w = world_new(seed);
+    world_t *w = world_new(seed, real);
     for (uint32_t i = 0; i < STEPS; i++) {
         misbehave(w);
         (void)pump_deliver(&w->pump);
@@ -502,24 +607,43 @@ static void run(uint64_t seed)
     world_destroy(w);
 }
 
-static void test_replicas_equal_the_log_after_faults(void **unused)
+static void print_totals(void)
 {
-    (void)unused;
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        if (getenv("CATALOG_SEED") && strtoull(getenv("CATALOG_SEED"), NULL, 10) != seed) continue;
-        run(seed);
-    }
     print_message("%llu commits, %llu refusals, %llu restarts, %llu losses of facts, %llu snapshots, %llu lookups, %llu matched\n",
                   (unsigned long long)totals.commits, (unsigned long long)totals.refusals, (unsigned long long)totals.restarts,
                   (unsigned long long)totals.losses, (unsigned long long)totals.snapshots, (unsigned long long)totals.looks,
                   (unsigned long long)totals.hits);
+}
+
+static void run_all(uint64_t seeds, bool real)
+{
+    memset(&totals, 0, sizeof totals);
+    for (uint64_t seed = 1; seed <= seeds; seed++)
+        if (!getenv("CATALOG_SEED") || strtoull(getenv("CATALOG_SEED"), NULL, 10) == seed) run(seed, real);
+    print_totals();
+}
+
+static void test_replicas_equal_the_log_after_faults(void **unused)
+{
+    (void)unused;
+    run_all(SEEDS, false);
     if (getenv("CATALOG_SEED")) return;
     assert_true(totals.commits > 5000 && totals.refusals > 200 && totals.restarts > 500 && totals.losses > 500);
     assert_true(totals.snapshots > 100 && totals.hits > 2000);
 }
 
+static void test_contract_the_real_facts_hold_the_same_conversation(void **unused)
+{
+    (void)unused;
+    run_all(REAL_SEEDS, true);
+    if (getenv("CATALOG_SEED")) return;
+    assert_true(totals.commits > 700 && totals.refusals > 30 && totals.restarts > 60 && totals.losses > 60);
+    assert_true(totals.snapshots > 30 && totals.hits > 200);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_replicas_equal_the_log_after_faults)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_replicas_equal_the_log_after_faults),
+                                       cmocka_unit_test(test_contract_the_real_facts_hold_the_same_conversation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
