@@ -1,10 +1,14 @@
 /* main.c - the `quire` program: a table of subcommands. Each reads its options by the one table of base/params.def, makes what
  * actors are given (model, device, decoder, tokenizer) and hands the rest to the room that does the work. */
+#include "actors/catalog_replica.h"
+#include "actors/catalog_writer.h"
 #include "actors/detokenize.h"
 #include "actors/gateway.h"
 #include "actors/heartbeat.h"
 #include "actors/io/bench.h"
 #include "actors/io/executor.h"
+#include "actors/io/facts.h"
+#include "actors/io/facts_tool.h"
 #include "actors/io/generate.h"
 #include "actors/io/http.h"
 #include "actors/io/prompt.h"
@@ -20,6 +24,7 @@
 #include "model/inspect.h"
 #include "model/oracle.h"
 #include "model/tokenizer.h"
+#include "store/folder.h"
 #include "store/inspect.h"
 #include "transport/mesh.h"
 #include "transport/replay.h"
@@ -31,6 +36,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,7 +50,10 @@ typedef struct boot {
     const char *node;
     qr_device_t *device;
     uint64_t load_us;
+    uint64_t epoch; /* of the store; 0: mesh makes one */
+    qr_store_folder_t folder;
     bool computes; /* this node has an executor */
+    bool no_store; /* --no-store */
 } boot_t;
 
 static uint64_t clock_us(void)
@@ -90,6 +99,50 @@ static int boot_topology(boot_t *boot)
     if (!boot->topology) return fail("not enough memory", NULL);
     if (qr_topology_read(p->topology, boot->topology, &error)) return fail(p->topology, buffer);
     if (qr_topology_node_find(boot->topology, boot->node, &error) < 0) return fail(p->topology, buffer);
+    return 0;
+}
+/* quire/store in the XDG state folder; its parents are made. false: there is no such folder. */
+static bool default_store(char path[QR_PARAM_TEXT_BYTES])
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    bool xdg = state && state[0] == '/';
+    if (!xdg && !(home && home[0] == '/')) return false;
+    int count = xdg ? snprintf(path, QR_PARAM_TEXT_BYTES, "%s/quire/store", state) : snprintf(path, QR_PARAM_TEXT_BYTES, "%s/.local/state/quire/store", home);
+    return count > 0 && count < QR_PARAM_TEXT_BYTES;
+}
+static void make_parents(char *path)
+{
+    for (char *at = path + 1; *at; at++) {
+        if (*at != '/') continue;
+        *at = 0;
+        (void)mkdir(path, 0700);
+        *at = '/';
+    }
+}
+/* Opens the store of this node and takes its next epoch. The default one is a convenience: if it cannot be had, a line says so. */
+static int boot_store(boot_t *boot)
+{
+    qr_params_t *p = &boot->given.params;
+    char message[512];
+    bool given = p->store[0], recovered, named = boot->topology && (node_has(boot, QR_ROLE_facts) || node_has(boot, QR_ROLE_storage));
+    if (boot->no_store && given) return fail("--no-store", "contradicts --store");
+    if (boot->no_store) return 0;
+    if (boot->topology && !named && !given) return 0; /* nobody here would use it */
+    if (!given && !default_store(p->store)) return 0;
+    make_parents(p->store);
+    int status = qr_store_folder_open(p->store, &boot->folder, message, sizeof message);
+    if (!status) {
+        status = qr_store_epoch_next(&boot->folder, &boot->epoch, &recovered, message, sizeof message);
+        if (status) qr_store_folder_close(&boot->folder);
+    }
+    if (status && (given || named)) return fail(message, NULL);
+    if (status) {
+        fprintf(stderr, "quire: %s; going on without a store (--store FOLDER names another one)\n", message);
+        p->store[0] = 0;
+        return 0;
+    }
+    if (recovered) fprintf(stderr, "quire: %s/epoch was damaged; its count goes on from the clock\n", p->store);
+    boot->given.store = &boot->folder;
     return 0;
 }
 static uint32_t threads_of(const qr_params_t *p)
@@ -157,12 +210,16 @@ static void boot_done(boot_t *boot)
     qr_decoder_destroy(&boot->given.decoder);
     qr_model_destroy(&boot->given.model);
     qr_device_destroy(&boot->device);
+    if (boot->given.store) qr_store_folder_close(&boot->folder);
+    boot->given.store = NULL;
     free(boot->topology);
     boot->topology = NULL;
 }
 
-static const qr_actor_class_t *const serve_classes[] = {&qr_http_class,   &qr_text_class,         &qr_gateway_class,  &qr_router_class,   &qr_worker_class,
-                                                        &qr_scheduler_class, &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class};
+/* Of these the last CATALOG_CLASSES need a store: without one they are left out. */
+enum { CATALOG_CLASSES = 3 };
+static const qr_actor_class_t *const serve_classes[] = {&qr_http_class,         &qr_text_class,     &qr_gateway_class,   &qr_router_class, &qr_worker_class,         &qr_scheduler_class,
+                                                        &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class, &qr_facts_class,  &qr_catalog_writer_class, &qr_catalog_replica_class};
 static const qr_actor_class_t *const prompt_classes[] = {&qr_prompt_class,   &qr_text_class,         &qr_gateway_class,  &qr_router_class,   &qr_worker_class,
                                                          &qr_scheduler_class, &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class};
 
@@ -175,7 +232,8 @@ static int mesh_run(boot_t *boot, bool prompt, uint32_t log_level, const char *r
     qr_mesh_config_t config = {.topology = boot->topology,
                                .node = boot->node,
                                .classes = prompt ? prompt_classes : serve_classes,
-                               .class_count = QR_COUNT(serve_classes),
+                               .class_count = prompt ? QR_COUNT(prompt_classes) : QR_COUNT(serve_classes) - (boot->given.store ? 0 : CATALOG_CLASSES),
+                               .epoch = boot->epoch,
                                .given = &boot->given,
                                .signals = true,
                                .scramble = boot->given.params.scramble != 0,
@@ -235,13 +293,19 @@ static int options_read(int count, char **word, uint32_t audience, qr_params_t *
 
 /* ---- serve, node ----------------------------------------------------------------------------------------------------- */
 
+static int serve_own(void *context, int words, char **word)
+{
+    (void)words;
+    return !strcmp(word[0], "--no-store") ? ((boot_t *)context)->no_store = true, 1 : 0;
+}
 static int serve_as(const char *name, uint32_t audience, int count, char **word)
 {
     static boot_t boot;
     qr_params_init(&boot.given.params);
-    int status = options_read(count, word, audience, &boot.given.params, NULL, NULL);
-    if (status == -1) return print_usage(name, audience, NULL), 0;
+    int status = options_read(count, word, audience, &boot.given.params, serve_own, &boot);
+    if (status == -1) return print_usage(name, audience, "  --no-store          keep nothing on disk: no catalog, no durable chunks\n"), 0;
     if (!status) status = boot_topology(&boot);
+    if (!status) status = boot_store(&boot);
     if (!status) status = boot_model(&boot);
     if (!status) {
         static char settings[8192], ready[1024];
@@ -583,6 +647,13 @@ static int replay_main(int count, char **word)
 
 static int simulate_main(int count, char **word) { return qr_simulate_main(count, word, clock_us); }
 
+static int catalog_main(int count, char **word)
+{
+    char store[QR_PARAM_TEXT_BYTES] = "";
+    (void)default_store(store);
+    return qr_facts_tool_main(count, word, store);
+}
+
 static const struct subcommand {
     const char *name;
     int (*main)(int count, char **word);
@@ -590,6 +661,7 @@ static const struct subcommand {
 } subcommands[] = {
     {"serve", serve_main, "serve a model to OpenAI clients"},
     {"generate", generate_main, "answer one prompt and end"},
+    {"catalog", catalog_main, "ask, check or make again a store's catalog"},
     {"inspect", inspect_main, "print what a model file or a chunk file holds"},
     {"doctor", qr_doctor_main, "check this machine and say what to do"},
     {"bench", bench_main, "measure prefill, decode and streams through the actors"},

@@ -42,6 +42,7 @@ typedef struct qr_given {
     struct qr_model *model;      /* model/model.h */
     struct qr_decoder *decoder;  /* model/decoder.h: device, weights and page pools, made at boot */
     struct qr_tokenizer *tokenizer; /* model/tokenizer.h */
+    struct qr_store_folder *store; /* store/folder.h: the store's folder, open and locked; NULL: nothing is durable here */
     const void *prompt;          /* actors/io/prompt.h: what `generate` and `bench` ask */
 } qr_given_t;
 

@@ -120,6 +120,13 @@ static const qr_actor_class_t *class_find(const qr_mesh_config_t *config, uint8_
     return NULL;
 }
 
+static bool host_used(const qr_topology_node_t *node, uint32_t host)
+{
+    for (uint32_t i = 0; i < node->actor_count; i++)
+        if (node->actors[i].host == host) return true;
+    return false;
+}
+
 /* prompt takes http's place in a program that has the one and not the other; the built-in default loses what the program lacks. */
 static int fit_to_program(qr_mesh_t *mesh, bool built_in, qr_text_t *error)
 {
@@ -143,6 +150,7 @@ static int fit_to_program(qr_mesh_t *mesh, bool built_in, qr_text_t *error)
         }
     }
     node->actor_count = kept;
+    while (built_in && node->host_count > 1 && !host_used(node, node->host_count - 1)) node->host_count--; /* no thread for nobody */
     return 0;
 }
 
@@ -165,7 +173,8 @@ static uint32_t partners_of(const qr_mesh_t *mesh, uint64_t self, uint64_t partn
         if (!linked(mesh, n)) continue;
         for (uint32_t i = 0; i < node->actor_count; i++) {
             const qr_topology_actor_t *other = &node->actors[i];
-            bool same_unit = n == mesh->node && other->device == qr_address_device(self) && qr_roles_unit(other->role) == qr_roles_unit(role);
+            bool same_unit =
+                n == mesh->node && other->device == qr_address_device(self) && qr_roles_unit(other->role) == qr_roles_unit(role);
             if (same_unit || other->address == self || !qr_roles_talk(role, other->role)) continue;
             if (count < QR_PARTNERS_MAX) partners[count++] = other->address;
         }

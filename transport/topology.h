@@ -64,8 +64,8 @@ typedef struct qr_topology {
     qr_topology_link_t links[QR_NODES_MAX];
 } qr_topology_t;
 
-/* The built-in default: node `local`, id 1, hosts edge {gateway router}, device {worker scheduler page_manager executor}, text,
- * http, heartbeat. */
+/* The built-in default: node `local`, id 1, hosts edge {gateway router catalog_replica catalog_writer}, device {worker scheduler page_manager
+ * executor}, text, http, heartbeat, facts. Who runs it without a store has no catalog and no facts: mesh leaves them out. */
 void qr_topology_default(qr_topology_t *topology);
 /* Reads a ZPL file or its bytes (`name` is for messages; `keys` is then relative to the working directory). 0, or -QR_E_IO,
  * -QR_E_FORMAT, -QR_E_INVALID, -QR_E_LIMIT with one sentence in `error`. ret_topology is untouched on failure. */

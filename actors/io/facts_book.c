@@ -50,7 +50,7 @@ typedef struct columns {
     QR_CATALOG_ROW_COLUMNS(X)
     QR_CATALOG_CHANGE_COLUMNS(X)
 #undef X
-        uint32_t row_count;
+    uint32_t row_count;
 } columns_t;
 
 struct qr_facts_book {
@@ -135,7 +135,7 @@ static void columns_clear(columns_t *c)
     QR_CATALOG_ROW_COLUMNS(X)
     QR_CATALOG_CHANGE_COLUMNS(X)
 #undef X
-        c->row_count = 0;
+    c->row_count = 0;
 }
 
 static void columns_done(columns_t *c)
@@ -167,7 +167,7 @@ static size_t columns_bytes(const columns_t *c)
     QR_CATALOG_ROW_COLUMNS(X)
     QR_CATALOG_CHANGE_COLUMNS(X)
 #undef X
-        return sum;
+    return sum;
 }
 
 static size_t batch_bytes(const qr_catalog_batch_t *b)
@@ -939,6 +939,14 @@ uint32_t qr_facts_book_query(qr_facts_book_t *book, uint64_t as_of_tx, const qr_
     *ret_tx = past ? as_of_tx : state_of(book).tx;
     int code = qr_facts_query(past ? book->as_of : book->view, filter, cursor, LOOKS, items, most, ret_count);
     return code == -QR_E_FORMAT ? QR_E_BUSY : (uint32_t)-code;
+}
+
+int qr_facts_book_renew(qr_facts_book_t *book)
+{
+    int code = qr_facts_book_catch_up(book, UINT32_MAX);
+    qr_facts_state_t state = state_of(book);
+    if (!code) code = qr_facts_book_snapshot(book);
+    return code ? code : book->log.class->cut(book->log.self, state.tx);
 }
 
 /* ---- verify

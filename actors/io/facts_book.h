@@ -65,6 +65,8 @@ uint32_t qr_facts_book_query(qr_facts_book_t *book, uint64_t as_of_tx, const qr_
                              qr_fact_item_t *items, uint32_t most, uint32_t *ret_count, uint64_t *ret_tx);
 /* One record as the message it is (columns valid until the next call). 0 or a negative code. */
 int qr_facts_book_record(qr_facts_book_t *book, uint64_t tx, const qr_append_t **ret_append);
+/* A snapshot of the facts takes the place of all records and snapshots (B3). 0 or a negative code. */
+int qr_facts_book_renew(qr_facts_book_t *book);
 /* Reads every record, every page and every fact. Damage found: how many, and one line each in the report. */
 uint32_t qr_facts_book_verify(qr_facts_book_t *book);
 

@@ -28,8 +28,9 @@ class Server:
         self.port = port or free_port()
         self.base = f"http://127.0.0.1:{self.port}"
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
+        self.state = tempfile.TemporaryDirectory()  # its default store is its own
         words = [QUIRE, *command, "--model", model, "--listen", f"127.0.0.1:{self.port}", *map(str, options)]
-        self.process = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT, env=dict(os.environ, XDG_STATE_HOME=self.state.name))
         if wait:
             self.wait_ready(ready_s)
 
