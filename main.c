@@ -216,7 +216,7 @@ static void boot_done(boot_t *boot)
     boot->topology = NULL;
 }
 
-/* Of these the last CATALOG_CLASSES need a store: without one they are left out. */
+/* The built-in topology leaves the last CATALOG_CLASSES out when there is no store. */
 enum { CATALOG_CLASSES = 3 };
 static const qr_actor_class_t *const serve_classes[] = {&qr_http_class,         &qr_text_class,     &qr_gateway_class,   &qr_router_class, &qr_worker_class,         &qr_scheduler_class,
                                                         &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class, &qr_facts_class,  &qr_catalog_writer_class, &qr_catalog_replica_class};
@@ -232,7 +232,7 @@ static int mesh_run(boot_t *boot, bool prompt, uint32_t log_level, const char *r
     qr_mesh_config_t config = {.topology = boot->topology,
                                .node = boot->node,
                                .classes = prompt ? prompt_classes : serve_classes,
-                               .class_count = prompt ? QR_COUNT(prompt_classes) : QR_COUNT(serve_classes) - (boot->given.store ? 0 : CATALOG_CLASSES),
+                               .class_count = prompt ? QR_COUNT(prompt_classes) : QR_COUNT(serve_classes) - (boot->given.store || boot->topology ? 0 : CATALOG_CLASSES),
                                .epoch = boot->epoch,
                                .given = &boot->given,
                                .signals = true,

@@ -1,5 +1,4 @@
-/* catalog_replica.h - the actor that answers what can be restored: see catalog_replica.c. No topology starts it yet: nobody asks it until
- * restore and publish exist. */
+/* catalog_replica.h - the actor that answers what can be restored: see catalog_replica.c. */
 #ifndef QR_CATALOG_REPLICA_H
 #define QR_CATALOG_REPLICA_H
 

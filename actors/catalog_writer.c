@@ -11,7 +11,7 @@
  * Life. START -> READING (the log, to its end) -> CLAIMING (an empty transaction under our epoch: whoever wrote before us finds its next
  * number taken) -> OPEN. link_down of this node means that facts is gone: LOST, until link_up; then READING again, which finds out
  * whether the append in flight is in the log; if it is not, it is asked again. CLOSED for ever: fenced by a later writer, failed at
- * start, or stopped. Mesh does not start this actor yet, nor tell it of facts' restarts.
+ * start, or stopped. Mesh does not tell it of facts' restarts yet.
  *
  * Group commit. Publishes that arrive while an append is in flight wait in one block and become the next transaction together.
  *

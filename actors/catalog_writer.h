@@ -1,5 +1,4 @@
-/* catalog_writer.h - the actor that orders the catalog's transactions: see catalog_writer.c. No topology starts it yet: its io partner
- * `facts` and its publisher come later. */
+/* catalog_writer.h - the actor that orders the catalog's transactions: see catalog_writer.c. */
 #ifndef QR_CATALOG_WRITER_H
 #define QR_CATALOG_WRITER_H
 

@@ -386,7 +386,7 @@ static int scan_end(qr_facts_t *facts, leveldb_iterator_t *iterator)
     char *error = NULL;
     leveldb_iter_get_error(iterator, &error);
     leveldb_iter_destroy(iterator);
-    return QR_MUTANT(576) ? (leveldb_free(error), 0) : failed(facts, error);
+    return failed(facts, error);
 }
 
 /* Keys that begin so, as the open transaction sees them, are added. */

@@ -363,7 +363,7 @@ static int append_at(void *self, uint64_t sequence, uint64_t writer_epoch, const
     int code = qr_store_fail(log_write) ? -QR_E_IO : write_all(file, head, sizeof head);
     if (!code) code = write_all(file, payload, bytes);
     if (code) return lost(log, file, temporary, code, false);
-    code = qr_store_fail(log_fsync) ? -QR_E_IO : QR_MUTANT(571) ? 0 : sync_file(file);
+    code = qr_store_fail(log_fsync) ? -QR_E_IO : sync_file(file);
     if (code) return QR_MUTANT(572) ? (void)close(file), 0 : lost(log, file, temporary, code, true);
     (void)close(file);
     if (qr_store_fail(log_link)) return lost(log, -1, temporary, -QR_E_IO, false);

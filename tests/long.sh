@@ -76,7 +76,11 @@ D1() { # damaged files, failing calls, kills, on the disk; both directions again
     tests/oracle/chunk.sh $folder 300 && (cd "$scratch" && "$root/$folder/bench_chunk")
 }
 
-parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1) # S8 first: it measures, and the machine is still cool and quiet
+D2() { # the catalog: its facts over a real log against replicas, damage of every file, kills at every point of log, snapshot, cut and facts
+  tests -R '^(log|facts|facts_damage|catalog)_test$' && TMPDIR=$scratch $folder/test_facts_kill_test 20
+}
+
+parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1 D2) # S8 first: it measures, and the machine is still cool and quiet
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${parts[@]}")
 prepare || exit 1
