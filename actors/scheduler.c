@@ -713,13 +713,16 @@ static void on_restored(const call_t *call, const qr_restored_t *restored)
     load_end(call, lane, restored->boundary);
 }
 
-/* The pages that were loaded in vain are the route's again under new handles: the executor hears of them with the next batch. */
-static void load_pages(scheduler_t *self, const lane_t *lane, const qr_u64s_t *pages)
+/* The pages that were loaded in vain are the route's again under new handles: the executor hears of them with the next batch, and so does a
+ * copy that is still to come, whose targets are the first of the load. */
+static void load_pages(scheduler_t *self, lane_t *lane, const qr_u64s_t *pages)
 {
     uint32_t blocks = (uint32_t)(pages->count / self->group_count), end = (uint32_t)qr_div_up(lane->load_end, self->page_tokens);
     qr_assert(pages->count == (uint64_t)blocks * self->group_count && blocks <= end);
     for (uint32_t i = 0; i < pages->count && !QR_MUTANT(487); i++)
         window_add(self, lane, i / blocks, end - blocks + i % blocks, pages->data[i]);
+    if (end - blocks != lane->load_start / self->page_tokens) return;
+    for (uint32_t c = 0; c < lane->copy_count; c++) lane->copy_targets[c] = pages->data[(uint64_t)lane->copy_groups[c] * blocks];
 }
 
 static void on_load_closed(const call_t *call, const qr_load_closed_t *closed)

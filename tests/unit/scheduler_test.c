@@ -737,9 +737,14 @@ static void test_a_copy_is_dropped_when_the_load_went_beyond_it(void **state)
         uint64_t lane = open_lane(&f);
         SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(1, 2, 3));
         SAY(f.s, STREAMER, restored, .restore_id = lane, .boundary = loaded ? 16 : 4);
-        SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = loaded ? 16 : 6);
+        if (loaded)
+            SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 16);
+        else
+            SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 6,
+                .pages = COLUMN64(qr_handle(1, 2), qr_handle(2, 2), qr_handle(3, 2)));
         assert_int_equal(HEARD(f.s, batch_run)->starts.data[0], loaded ? 16 : 6);
         assert_int_equal(HEARD(f.s, batch_run)->copy_sources.count, loaded ? 0 : 1); /* its source may be anybody's by now */
+        if (!loaded) assert_int_equal(HEARD(f.s, batch_run)->copy_targets.data[0], qr_handle(1, 2)); /* raised by the load */
         tear_down(&f);
     }
 }

@@ -506,6 +506,9 @@ static void publisher_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_publish_refused: on_publish_refused(self, c, &message->body.publish_refused, message->now_us, outbox); break;
     case QR_MESSAGE_link_up: publisher_link(self, c, message->body.link_up.node, true, outbox); break;
     case QR_MESSAGE_link_down: publisher_link(self, c, message->body.link_down.node, false, outbox); break;
+    case QR_MESSAGE_capture: /* what it publishes comes from nowhere else */
+        qr_send(outbox, message->from, captured, &(qr_captured_t){.capture_id = message->body.capture.capture_id, .reason = QR_E_BUSY});
+        break;
     case QR_MESSAGE_stop: qr_send(outbox, message->from, stopped, &(qr_stopped_t){0}); break;
     default: break;
     }
@@ -550,6 +553,76 @@ const qr_actor_class_t qr_sim_publisher_class = {
     .init = publisher_init,
     .handle = publisher_handle,
     .print = publisher_print,
+};
+
+/* ---- restorer: stands for the way back until the real one is here ------------------------------------------------------------------ */
+
+typedef struct restorer {
+    uint64_t scheduler, due_us[QR_LANES_MAX], ids[QR_LANES_MAX]; /* due_us 0 = free */
+    uint32_t starts[QR_LANES_MAX];
+} restorer_t;
+
+static void restorer_time(restorer_t *self, uint64_t now_us, qr_outbox_t *outbox)
+{
+    outbox->alarm_us = QR_NEVER_US;
+    for (uint32_t i = 0; i < QR_LANES_MAX; i++) {
+        if (!self->due_us[i]) continue;
+        if (self->due_us[i] > now_us) {
+            qr_outbox_alarm(outbox, self->due_us[i]);
+            continue;
+        }
+        self->due_us[i] = 0;
+        qr_restored_t body = {.restore_id = self->ids[i], .boundary = self->starts[i], .reason = QR_E_IO};
+        qr_send(outbox, self->scheduler, restored, &body);
+    }
+}
+
+static void restorer_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    restorer_t *self = block;
+    uint32_t i = 0;
+    switch (message->type) {
+    case QR_MESSAGE_start: qr_send(outbox, message->from, ready, &(qr_ready_t){0}); break;
+    case QR_MESSAGE_stop: qr_send(outbox, message->from, stopped, &(qr_stopped_t){0}); break;
+    case QR_MESSAGE_alarm: restorer_time(self, message->now_us, outbox); break;
+    case QR_MESSAGE_restore:
+        while (i < QR_LANES_MAX && self->due_us[i]) i++;
+        qr_assert(i < QR_LANES_MAX);
+        self->ids[i] = message->body.restore.restore_id;
+        self->starts[i] = message->body.restore.start_rows;
+        self->due_us[i] = message->now_us + 1 + qr_sim_draw(catalog_of(given)->work.write_us);
+        catalog_of(given)->counts.restores++;
+        qr_outbox_alarm(outbox, self->due_us[i]);
+        break;
+    case QR_MESSAGE_restore_cancel:
+        for (; i < QR_LANES_MAX; i++)
+            if (self->due_us[i] && self->ids[i] == message->body.restore_cancel.restore_id) self->due_us[i] = message->now_us + 1;
+        qr_outbox_alarm(outbox, message->now_us + 1);
+        break;
+    default: break;
+    }
+}
+
+static uint64_t restorer_bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(restorer_t);
+}
+
+static void restorer_init(void *block, const qr_given_t *given, uint64_t address)
+{
+    (void)given;
+    ((restorer_t *)block)->scheduler = qr_address_partner(address, QR_ROLE_scheduler);
+}
+
+const qr_actor_class_t qr_sim_restorer_class = {
+    .name = "restorer",
+    .role = QR_ROLE_restore_streamer,
+    .max_out = QR_LANES_MAX + 1,
+    .owns_world = true,
+    .bytes = restorer_bytes,
+    .init = restorer_init,
+    .handle = restorer_handle,
 };
 
 /* ---- what the log means ------------------------------------------------------------------------------------------------------------ */

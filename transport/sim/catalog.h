@@ -27,7 +27,8 @@ typedef struct qr_sim_catalog_work {
 } qr_sim_catalog_work_t;
 
 typedef struct qr_sim_catalog_counts {
-    uint64_t publishes, committed, refused, repeats, files, torn, lookups, hits, exact, transactions, snapshots, claims, failed, lost;
+    uint64_t publishes, committed, refused, repeats, files, torn, lookups, hits, exact, transactions, snapshots, claims, failed, lost,
+        restores;
 } qr_sim_catalog_counts_t;
 
 typedef struct qr_sim_catalog qr_sim_catalog_t;
@@ -42,6 +43,7 @@ void qr_sim_catalog_last(qr_sim_catalog_t *catalog);
 bool qr_sim_catalog_is_done(const qr_sim_catalog_t *catalog, const qr_world_t *world, char *text, size_t text_bytes);
 void qr_sim_catalog_count(const qr_sim_catalog_t *catalog, qr_sim_catalog_counts_t *ret_counts);
 
-extern const qr_actor_class_t qr_sim_publisher_class, qr_sim_asker_class;
+/* The restorer never restores: what it is asked stops at once or after a while, and the rows are computed. */
+extern const qr_actor_class_t qr_sim_publisher_class, qr_sim_restorer_class, qr_sim_asker_class;
 
 #endif

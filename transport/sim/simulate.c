@@ -285,7 +285,10 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
     given->params.peer_down_ms = plan->peer_down_ms;
     given->params.offer_timeout_ms = plan->offer_timeout_ms;
     given->params.request_timeout_ms = plan->request_timeout_ms;
-    if (plan->catalog.nodes_max) given->params.catalog_nodes_max = plan->catalog.nodes_max;
+    if (plan->catalog.chains) { /* a store, so that durable prefixes are looked for */
+        given->params.catalog_nodes_max = plan->catalog.nodes_max;
+        given->params.store[0] = '/';
+    }
     given->layout.group_count = plan->window ? 2 : 1;
     given->layout.page_tokens = plan->page_tokens;
     given->layout.chunk_tokens = 2 * plan->page_tokens;
@@ -360,6 +363,7 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
                               .executor = &qr_sim_executor_class,
                               .facts = has_catalog ? &qr_sim_facts_class : NULL,
                               .publisher = &qr_sim_publisher_class,
+                              .restorer = &qr_sim_restorer_class,
                               .asker = &qr_sim_asker_class,
                               .doctored = plan->doctored,
                               .trace = trace};
@@ -636,11 +640,12 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     if (!o.json && c.publishes)
         printf(
             "  catalog: %llu publishes asked, %llu committed, %llu refused, %llu again; %llu transactions, %llu failed, %llu torn or lost, "
-            "%llu claims of others, %llu snapshots; %llu files, %llu torn; %llu lookups, %llu hits, %llu exact\n",
+            "%llu claims of others, %llu snapshots; %llu files, %llu torn; %llu lookups, %llu hits, %llu exact; %llu restores asked by "
+            "schedulers\n",
             (unsigned long long)c.publishes, (unsigned long long)c.committed, (unsigned long long)c.refused, (unsigned long long)c.repeats,
             (unsigned long long)c.transactions, (unsigned long long)c.failed, (unsigned long long)c.lost, (unsigned long long)c.claims,
             (unsigned long long)c.snapshots, (unsigned long long)c.files, (unsigned long long)c.torn, (unsigned long long)c.lookups,
-            (unsigned long long)c.hits, (unsigned long long)c.exact);
+            (unsigned long long)c.hits, (unsigned long long)c.exact, (unsigned long long)c.restores);
     for (uint32_t i = 0; !o.json && i < QR_COUNT(a.reasons); i++)
         if (a.reasons[i]) printf("  %s %llu\n", qr_error_name((int)i), (unsigned long long)a.reasons[i]);
     return findings ? 1 : 0;

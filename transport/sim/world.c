@@ -245,6 +245,7 @@ static bool in_circle(uint64_t address)
     case QR_ROLE_facts:
     case QR_ROLE_catalog_writer:
     case QR_ROLE_catalog_replica:
+    case QR_ROLE_scheduler:
     case QR_ROLE_checkpoint_writer: return true;
     case QR_ROLE_router: return (address & 0xffff) == 1;
     default: return false;
@@ -323,7 +324,10 @@ static void cells_make(qr_world_t *world, uint32_t n)
     for (uint32_t d = 1; (node->plan.parts & QR_SIM_DEVICE) && d <= node->plan.devices; d++) {
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_executor), world->config.executor);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_page_manager), &qr_page_manager_class);
-        if (has_catalog(world)) cell_new(world, node, qr_sim_address(n, d, QR_ROLE_checkpoint_writer), world->config.publisher);
+        if (has_catalog(world)) {
+            cell_new(world, node, qr_sim_address(n, d, QR_ROLE_restore_streamer), world->config.restorer);
+            cell_new(world, node, qr_sim_address(n, d, QR_ROLE_checkpoint_writer), world->config.publisher);
+        }
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_scheduler), &qr_scheduler_class);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_worker), &qr_worker_class);
     }
@@ -754,6 +758,7 @@ static bool node_has(const qr_world_t *world, uint32_t n, uint32_t d, uint8_t ro
     case QR_ROLE_catalog_replica: return d == 0 && has_catalog(world);
     case QR_ROLE_facts:
     case QR_ROLE_catalog_writer: return d == 0 && has_log(world, n);
+    case QR_ROLE_restore_streamer:
     case QR_ROLE_checkpoint_writer: return d > 0 && has_catalog(world);
     case QR_ROLE_worker:
     case QR_ROLE_scheduler:
@@ -1130,6 +1135,7 @@ static const uint8_t stop_roles[] = {QR_ROLE_http,
                                      QR_ROLE_worker,
                                      QR_ROLE_scheduler,
                                      QR_ROLE_checkpoint_writer,
+                                     QR_ROLE_restore_streamer,
                                      QR_ROLE_page_manager,
                                      QR_ROLE_executor,
                                      QR_ROLE_catalog_writer,

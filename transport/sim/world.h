@@ -72,8 +72,9 @@ typedef struct qr_sim_config {
     uint32_t fault_count;
     const qr_actor_class_t *http, *text, *executor; /* the fakes */
     /* Fakes of the catalog, NULL: this world has none. The first node of a mesh has the log and its writer and is linked with every other;
-     * every node has a replica and an asker (role router, instance 1), every device a publisher (role checkpoint_writer). */
-    const qr_actor_class_t *facts, *publisher, *asker;
+     * every node has a replica and an asker (role router, instance 1), every device a publisher (role checkpoint_writer) and a
+     * restore_streamer. */
+    const qr_actor_class_t *facts, *publisher, *restorer, *asker;
     const qr_actor_class_t *doctored; /* NULL, or takes the place of the class of its role: tests of the checkers */
     FILE *trace;                      /* NULL, or every message as a line */
 } qr_sim_config_t;
