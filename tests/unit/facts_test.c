@@ -6,6 +6,7 @@
 #include "store/fail.h"
 
 #include <errno.h>
+#include <leveldb/c.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
@@ -331,6 +332,33 @@ static void test_local_tables(void **unused)
     stand_destroy(s);
 }
 
+/* A value that LevelDB vouches for and its own check does not: what repair would bring back. */
+static void test_every_value_is_checked_by_itself(void **unused)
+{
+    (void)unused;
+    stand_t *s = stand_new(12);
+    char path[2 * STORE_PATH], message[256], *error = NULL, key[33] = "t";
+    (void)snprintf(path, sizeof path, "%s/view", s->folder);
+    qr_facts_t *facts = NULL;
+    qr_fact_trust_t trust = {.inode = 2};
+    assert_int_equal(qr_facts_open(path, &facts, message, sizeof message), 0);
+    assert_int_equal(qr_facts_trust_put(facts, (const uint8_t *)key + 1, &trust), 0);
+    qr_facts_close(&facts, true);
+    leveldb_options_t *options = leveldb_options_create();
+    leveldb_writeoptions_t *write = leveldb_writeoptions_create();
+    leveldb_t *db = leveldb_open(options, path, &error);
+    assert_null(error);
+    char value[4 + sizeof trust] = {1, 2, 3, 4};
+    leveldb_put(db, write, key, sizeof key, value, sizeof value, &error);
+    assert_null(error);
+    leveldb_close(db);
+    leveldb_options_destroy(options);
+    leveldb_writeoptions_destroy(write);
+    assert_int_equal(qr_facts_open(path, &facts, message, sizeof message), -QR_E_FORMAT);
+    assert_non_null(strstr(message, "checksum"));
+    stand_destroy(s);
+}
+
 static void test_reuse_is_counted_and_asked_for(void **unused)
 {
     (void)unused;
@@ -407,6 +435,7 @@ int main(void)
                                        cmocka_unit_test(test_history_is_bounded),
                                        cmocka_unit_test(test_filters),
                                        cmocka_unit_test(test_local_tables),
+                                       cmocka_unit_test(test_every_value_is_checked_by_itself),
                                        cmocka_unit_test(test_reuse_is_counted_and_asked_for),
                                        cmocka_unit_test(test_a_failed_sync_is_a_refusal),
                                        cmocka_unit_test(test_one_process_at_a_time)};

@@ -150,6 +150,25 @@ static void test_crc_of_known_bytes(void **unused)
     }
 }
 
+/* Whoever comes second under the same number is told so, also if it did not know, and what the first wrote stays. */
+static void test_the_second_under_a_number_is_refused(void **unused)
+{
+    (void)unused;
+    char folder[STORE_PATH];
+    store_folder(folder);
+    qr_log_t first = open_log(folder), second = open_log(folder);
+    assert_int_equal(append(&first, 1), 0);
+    assert_int_equal(second.class->append_at(second.self, 1, 99, (const uint8_t *)"other", 5), -QR_E_IN_USE);
+    assert_int_equal(tail_of(&second).newest, 1);
+    assert_int_equal(tail_of(&second).newest_epoch, 1);
+    assert_int_equal(check(&first, 1), 0);
+    assert_int_equal(append(&second, 2), 0);
+    assert_int_equal(append(&first, 2), -QR_E_IN_USE);
+    qr_log_close(&first);
+    qr_log_close(&second);
+    store_remove(folder);
+}
+
 /* Two processes race for every number: each number is taken once, and what is read is whole. */
 static void test_a_number_is_taken_once_by_two_processes(void **unused)
 {
@@ -414,6 +433,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_records_are_there_again),
                                        cmocka_unit_test(test_crc_of_known_bytes),
+                                       cmocka_unit_test(test_the_second_under_a_number_is_refused),
                                        cmocka_unit_test(test_a_number_is_taken_once_by_two_processes),
                                        cmocka_unit_test(test_snapshots_and_cuts),
                                        cmocka_unit_test(test_no_cut_below_a_damaged_snapshot),
