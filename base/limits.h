@@ -27,6 +27,7 @@ enum {
     QR_RESTORE_LEASES = 8,         /* files leased ahead by one restore_streamer */
     QR_RESTORE_UPLOADS = 2,        /* uploads under way: one moves, one waits */
     QR_CAPTURES_MAX = 8,           /* captures that wait; more are skipped and counted */
+    QR_STAGING_SLOTS_MAX = 8,      /* staging slots for captures; a part waits for one */
     QR_CAPTURE_DROPS = 64,         /* files dropped together to make room */
     QR_CATALOG_PUBLISHES = 4,      /* publishes one publisher may have open at the catalog writer */
     QR_CATALOG_CHANGES_MAX = 512,  /* changes of one publish; more: LIMIT, publish them in parts */

@@ -1,11 +1,13 @@
-/* link: qr_sim qr_actor_page_manager qr_actor_page_table qr_actor_prefix_tree qr_actor_residency qr_actor_residents qr_actor_worker qr_actor_plan qr_actor_calibration qr_actor_heartbeat qr_messages */
+/* link: qr_sim qr_actor_page_manager qr_actor_page_table qr_actor_prefix_tree qr_actor_residency qr_actor_residents qr_actor_worker qr_actor_plan qr_actor_calibration qr_actor_heartbeat qr_actor_restore_streamer qr_actor_checkpoint_writer qr_actor_capture_value qr_messages */
 /* Conversations as text, compared byte for byte with tests/conversations/NAME.txt; and the harness that holds them. After a wanted change
  *
  *   QUIRE_GOLDEN=write build/test_conversations_test && git diff tests/conversations
  *
  * writes the texts anew; read the difference before it is committed. */
+#include "actors/checkpoint_writer.h"
 #include "actors/heartbeat.h"
 #include "actors/page_manager.h"
+#include "actors/restore_streamer.h"
 #include "actors/worker.h"
 #include "base/error.h"
 #include "messages/schema.h"
@@ -26,6 +28,11 @@
 #define OTHER_WORKER qr_address(2, 1, QR_ROLE_worker, 0)
 #define SCHEDULER qr_address(1, 1, QR_ROLE_scheduler, 0)
 #define PAGE_MANAGER qr_address(1, 1, QR_ROLE_page_manager, 0)
+#define RESTORE_STREAMER qr_address(1, 1, QR_ROLE_restore_streamer, 0)
+#define CHECKPOINT_WRITER qr_address(1, 1, QR_ROLE_checkpoint_writer, 0)
+#define TRANSFER qr_address(1, 1, QR_ROLE_transfer, 0)
+#define STORAGE qr_address(1, 0, QR_ROLE_storage, 0)
+#define CATALOG_WRITER qr_address(2, 0, QR_ROLE_catalog_writer, 0)
 
 enum { ONE = 0x3f800000 }; /* 1.0f */
 
@@ -143,6 +150,134 @@ static void heartbeat_talks(qr_harness_t *h)
     qr_harness_state(h);
 }
 
+/* ---- restore streamer ---------------------------------------------------------------------------------------------------------------- */
+
+static const uint32_t durable_tokens[] = {11, 12, 13, 14, 15, 16, 17, 18, 21, 22, 23, 24, 25, 26, 27, 28};
+
+static void restore(qr_harness_t *h, uint64_t id, uint32_t start, uint32_t end, qr_u64s_t pages)
+{
+    QR_HARNESS_SAY(h, SCHEDULER, restore, .restore_id = id, .request_id = id, .root = {{7}}, .tokens = {durable_tokens, end},
+                   .start_rows = start, .end_rows = end, .pages = pages);
+}
+static uint64_t lease_key(const qr_harness_t *h, uint32_t nth)
+{
+    const qr_message_t *m = qr_harness_heard(h, QR_MESSAGE_chunk_lease, nth);
+    return m ? m->body.chunk_lease.key : 0;
+}
+
+static void restore_streamer_talks(qr_harness_t *h)
+{
+    QR_HARNESS_SAY(h, MESH, start, .epoch = 3, .seed = 1, .partners = QR_U64S(STORAGE));
+    qr_harness_remark(h, "sixteen rows in two durable chunks: both files are leased at once");
+    restore(h, 1, 0, 16, (qr_u64s_t)QR_U64S(101, 102, 103, 104));
+    uint64_t first = lease_key(h, 0), second = lease_key(h, 1);
+    QR_HARNESS_SAY(h, STORAGE, chunk_leased, .key = first, .lease = 31, .content = {{8}}, .bytes = 5120, .trusted = 1);
+    qr_harness_remark(h, "the second file was never seen whole, so its SHA-256 is looked at as well");
+    QR_HARNESS_SAY(h, STORAGE, chunk_leased, .key = second, .lease = 32, .content = {{9}}, .bytes = 5120);
+    QR_HARNESS_SAY(h, TRANSFER, page_uploaded, .key = first, .bytes = 512, .queue_us = 4, .move_us = 90);
+    QR_HARNESS_SAY(h, STORAGE, chunk_released, .lease = 31);
+    QR_HARNESS_SAY(h, TRANSFER, page_uploaded, .key = second, .bytes = 512, .queue_us = 8, .move_us = 95);
+    QR_HARNESS_SAY(h, STORAGE, chunk_released, .lease = 32);
+    qr_harness_remark(h, "a damaged file ends a restore at its chunk and is set aside");
+    restore(h, 2, 0, 16, (qr_u64s_t)QR_U64S(101, 102, 103, 104));
+    first = lease_key(h, 0), second = lease_key(h, 1);
+    QR_HARNESS_SAY(h, STORAGE, chunk_leased, .key = first, .lease = 33, .content = {{8}}, .bytes = 5120, .trusted = 1);
+    QR_HARNESS_SAY(h, STORAGE, chunk_leased, .key = second, .lease = 34, .content = {{9}}, .bytes = 5120, .trusted = 1);
+    QR_HARNESS_SAY(h, TRANSFER, page_uploaded, .key = second, .reason = QR_E_DIGEST, .damage = 1);
+    QR_HARNESS_SAY(h, TRANSFER, page_uploaded, .key = first, .bytes = 512, .move_us = 90);
+    QR_HARNESS_SAY(h, STORAGE, chunk_released, .lease = 34);
+    QR_HARNESS_SAY(h, STORAGE, chunk_released, .lease = 33);
+    qr_harness_remark(h, "a cancel is answered when nothing writes into the pages any more, and not because time has passed");
+    restore(h, 3, 4, 8, (qr_u64s_t)QR_U64S(202));
+    first = lease_key(h, 0);
+    QR_HARNESS_SAY(h, STORAGE, chunk_leased, .key = first, .lease = 35, .content = {{8}}, .bytes = 5120, .trusted = 1);
+    QR_HARNESS_SAY(h, SCHEDULER, restore_cancel, .restore_id = 3);
+    (void)qr_harness_pass(h, 60000000);
+    qr_harness_state(h);
+    QR_HARNESS_SAY(h, TRANSFER, page_uploaded, .key = first, .reason = QR_E_CANCELLED);
+    QR_HARNESS_SAY(h, STORAGE, chunk_released, .lease = 35);
+    qr_harness_remark(h, "storage that does not answer costs a restore its deadline; the lease that comes after it is given back");
+    restore(h, 4, 0, 8, (qr_u64s_t)QR_U64S(101, 102));
+    first = lease_key(h, 0);
+    (void)qr_harness_pass(h, 10000000);
+    QR_HARNESS_SAY(h, STORAGE, chunk_leased, .key = first, .lease = 36, .content = {{8}}, .bytes = 5120, .trusted = 1);
+    QR_HARNESS_SAY(h, STORAGE, chunk_released, .lease = 36);
+    qr_harness_remark(h, "rows that end inside a chunk are no durable rows");
+    restore(h, 5, 0, 10, (qr_u64s_t)QR_U64S(101, 102, 103));
+    QR_HARNESS_SAY(h, MESH, drain, .budget_us = 1000);
+    restore(h, 6, 0, 8, (qr_u64s_t)QR_U64S(101, 102));
+    QR_HARNESS_SAY(h, MESH, stop, .budget_us = 1000);
+}
+
+/* ---- checkpoint writer ------------------------------------------------------------------------------------------------------------- */
+
+static void ask_capture(qr_harness_t *h, uint64_t id, uint32_t rows)
+{
+    QR_HARNESS_SAY(h, PAGE_MANAGER, capture, .capture_id = id, .scope = {{7}}, .tokens = {durable_tokens, rows});
+}
+/* From the pin that was asked for to the write that is asked for; returns its key. */
+static uint64_t move_out(qr_harness_t *h, uint64_t lease, uint32_t first_block)
+{
+    QR_HARNESS_SAY(h, PAGE_MANAGER, pages_pinned, .holder_key = QR_HARNESS_HEARD(h, pages_pin)->holder_key, .lease = lease,
+                   .group_counts = QR_U32S(2), .first_blocks = QR_U32S(first_block),
+                   .pages = QR_U64S(101 + first_block, 102 + first_block));
+    QR_HARNESS_SAY(h, TRANSFER, page_downloaded, .key = QR_HARNESS_HEARD(h, page_download)->key, .bytes = 4096, .move_us = 8);
+    uint64_t key = QR_HARNESS_HEARD(h, chunk_write)->key;
+    QR_HARNESS_SAY(h, PAGE_MANAGER, pages_unpinned, .lease = lease);
+    return key;
+}
+
+static void checkpoint_writer_talks(qr_harness_t *h)
+{
+    static const uint8_t victim[32] = {0xee};
+    QR_HARNESS_SAY(h, MESH, start, .epoch = 3, .seed = 1, .partners = QR_U64S(STORAGE, CATALOG_WRITER));
+    qr_harness_remark(h, "there is no link to the catalog writer yet, so nothing can be published");
+    ask_capture(h, 1, 8);
+    QR_HARNESS_SAY(h, UPLINK, link_up, .node = 2, .node_epoch = 4);
+    qr_harness_remark(h, "of sixteen rows the first chunk is durable already; the second is pinned, moved into a slot, written, published");
+    ask_capture(h, 2, 16);
+    QR_HARNESS_SAY(h, STORAGE, chunk_found, .key = QR_HARNESS_HEARD(h, chunk_find)->key, .depth = 1);
+    uint64_t key = move_out(h, 51, 2);
+    qr_harness_remark(h,
+                      "the store is full: what leaves is withdrawn from the catalog, then dropped, and the same slot is written once more");
+    QR_HARNESS_SAY(h, STORAGE, chunk_written, .key = key, .reason = QR_E_SHORTFALL, .shortfall_bytes = 5120);
+    QR_HARNESS_SAY(h, STORAGE, chunk_victims_named, .key = QR_HARNESS_HEARD(h, chunk_victims)->key, .chains = {victim, 32},
+                   .groups = QR_U32S(0), .sizes = QR_U64S(6000));
+    QR_HARNESS_SAY(h, CATALOG_WRITER, publish_committed, .sequence = 1, .tx = 9);
+    QR_HARNESS_SAY(h, STORAGE, chunk_dropped, .key = QR_HARNESS_HEARD(h, chunk_drop)->key, .bytes = 6000);
+    key = QR_HARNESS_HEARD(h, chunk_write)->key;
+    QR_HARNESS_SAY(h, STORAGE, chunk_written, .key = key, .content = {{5}}, .bytes = 5120, .write_us = 40);
+    qr_harness_remark(h,
+                      "the link ends before the catalog writer answers: the capture ends, the publish is asked again under its sequence");
+    QR_HARNESS_SAY(h, UPLINK, link_down, .node = 2, .reason = QR_E_PEER_DOWN);
+    qr_harness_state(h);
+    QR_HARNESS_SAY(h, UPLINK, link_up, .node = 2, .node_epoch = 4);
+    QR_HARNESS_SAY(h, CATALOG_WRITER, publish_committed, .sequence = 2, .tx = 10);
+    qr_harness_remark(h, "a part that storage could not write is published by nobody");
+    ask_capture(h, 3, 8);
+    QR_HARNESS_SAY(h, STORAGE, chunk_found, .key = QR_HARNESS_HEARD(h, chunk_find)->key, .depth = 0);
+    QR_HARNESS_SAY(h, STORAGE, chunk_written, .key = move_out(h, 52, 0), .reason = QR_E_IO);
+    qr_harness_remark(h, "a node that the catalog writer refuses for good is not kept");
+    ask_capture(h, 4, 8);
+    QR_HARNESS_SAY(h, STORAGE, chunk_found, .key = QR_HARNESS_HEARD(h, chunk_find)->key, .depth = 0);
+    QR_HARNESS_SAY(h, STORAGE, chunk_written, .key = move_out(h, 53, 0), .content = {{6}}, .bytes = 5120, .write_us = 40);
+    QR_HARNESS_SAY(h, CATALOG_WRITER, publish_refused, .sequence = 3, .reason = QR_E_LIMIT);
+    QR_HARNESS_SAY(h, STORAGE, chunk_dropped, .key = QR_HARNESS_HEARD(h, chunk_drop)->key, .bytes = 5120);
+    qr_harness_remark(h, "rows that end inside a chunk are not kept; what is durable needs nothing");
+    ask_capture(h, 5, 10);
+    ask_capture(h, 6, 16);
+    QR_HARNESS_SAY(h, STORAGE, chunk_found, .key = QR_HARNESS_HEARD(h, chunk_find)->key, .depth = 2);
+    qr_harness_remark(h, "a stop waits for the slot that transfer writes into and for its pin");
+    ask_capture(h, 7, 8);
+    QR_HARNESS_SAY(h, STORAGE, chunk_found, .key = QR_HARNESS_HEARD(h, chunk_find)->key, .depth = 0);
+    QR_HARNESS_SAY(h, PAGE_MANAGER, pages_pinned, .holder_key = QR_HARNESS_HEARD(h, pages_pin)->holder_key, .lease = 54,
+                   .group_counts = QR_U32S(2), .first_blocks = QR_U32S(0), .pages = QR_U64S(101, 102));
+    key = QR_HARNESS_HEARD(h, page_download)->key;
+    QR_HARNESS_SAY(h, MESH, stop, .budget_us = 1000000);
+    QR_HARNESS_SAY(h, TRANSFER, page_downloaded, .key = key, .bytes = 4096, .move_us = 8);
+    QR_HARNESS_SAY(h, PAGE_MANAGER, pages_unpinned, .lease = 54);
+}
+
 /* ---- golden texts -------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct conversation {
@@ -220,6 +355,18 @@ static void test_heartbeat(void **state)
 {
     (void)state;
     check(&(conversation_t){"heartbeat", &qr_heartbeat_class, HEARTBEAT, heartbeat_talks});
+}
+
+static void test_restore_streamer(void **state)
+{
+    (void)state;
+    check(&(conversation_t){"restore_streamer", &qr_restore_streamer_class, RESTORE_STREAMER, restore_streamer_talks});
+}
+
+static void test_checkpoint_writer(void **state)
+{
+    (void)state;
+    check(&(conversation_t){"checkpoint_writer", &qr_checkpoint_writer_class, CHECKPOINT_WRITER, checkpoint_writer_talks});
 }
 
 /* ---- the harness ------------------------------------------------------------------------------------------------------------------------
@@ -336,6 +483,8 @@ int main(void)
         cmocka_unit_test(test_page_manager),
         cmocka_unit_test(test_worker),
         cmocka_unit_test(test_heartbeat),
+        cmocka_unit_test(test_restore_streamer),
+        cmocka_unit_test(test_checkpoint_writer),
         cmocka_unit_test(test_what_an_actor_may_not_say_is_a_fault),
         cmocka_unit_test(test_what_it_may_not_be_told_does_not_reach_it),
         cmocka_unit_test(test_alarms_fire_at_their_time),
