@@ -30,7 +30,7 @@
  * I10. Windowed groups load what their window holds: a load ends within every group's pages, so a long one goes in steps.
  * I11. A match that is short of pages falls back to whole pages before it is refused: alone on the device, every request that
  *      can ever fit is admitted.
- * I12. Every chunk whose last row was computed here is offered for capture once; while QR_CAPTURES_MAX offers are open, further ones are
+ * I12. Every chunk whose last row was computed here is offered for capture once; while params.captures offers are open, further ones are
  *      skipped and counted (who captures a later chunk of the chain captures what it continues). */
 #include "actors/page_manager.h"
 
@@ -88,7 +88,7 @@ typedef struct page_manager {
     uint64_t tokens_at; /* scratch: ids of one chain */
     uint32_t group_count, page_tokens, blocks_max, route_capacity, lease_blocks, scratch_count;
     uint32_t chunk_tokens; /* 0: nothing is captured here */
-    uint32_t captures_open;
+    uint32_t captures_open, captures_max, unused;
     uint32_t free_route, routes_open;
     uint32_t loads_open; /* routes loading + fences open */
     uint32_t draining;
@@ -562,7 +562,7 @@ static void capture_offer(const call_t *call, const route_t *route, uint32_t bef
     page_manager_t *s = call->self;
     uint32_t from = s->chunk_tokens ? before / s->chunk_tokens : 0, to = s->chunk_tokens ? route->rows / s->chunk_tokens : 0;
     if (to == from) return;
-    if (s->captures_open == QR_CAPTURES_MAX && !QR_MUTANT(486)) {
+    if (s->captures_open >= s->captures_max && !QR_MUTANT(486)) {
         s->captures_skipped += to - from;
         return;
     }
@@ -1463,7 +1463,7 @@ static void check(const void *self, const qr_given_t *given)
     const page_manager_t *s = self;
     uint32_t open = 0, loads = 0;
     qr_residents_check(residents(s));               /* I2 */
-    qr_assert(s->captures_open <= QR_CAPTURES_MAX); /* I12 */
+    qr_assert(s->captures_open <= s->captures_max); /* I12 */
     for (uint32_t r = 0; r < s->route_capacity; r++) {
         if (!is_open(route_at(s, r))) continue;
         open++;
@@ -1562,7 +1562,8 @@ static uint64_t place(page_manager_t *s, const qr_given_t *given)
     s->lease_pages_at = at_byte;
     at_byte += (uint64_t)QR_LEASES_MAX * s->group_count * s->lease_blocks * sizeof(uint32_t);
     s->tokens_at = at_byte;
-    s->chunk_tokens = given->params.store[0] ? layout->chunk_tokens : 0;
+    s->chunk_tokens = given->params.store[0] && given->params.captures ? layout->chunk_tokens : 0;
+    s->captures_max = (uint32_t)given->params.captures;
     if (s->chunk_tokens) at_byte += (uint64_t)s->blocks_max * s->page_tokens * sizeof(uint32_t);
     return qr_round_up(at_byte, 8);
 }

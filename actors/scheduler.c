@@ -1485,7 +1485,7 @@ static uint64_t windows_max_of(const qr_given_t *given)
 /* Chunks of the longest prompt that are looked for; 0 on a node without a store. */
 static uint64_t chains_max_of(const qr_given_t *given)
 {
-    if (!given->params.store[0] || !given->layout.chunk_tokens) return 0;
+    if (!given->params.store[0] || !given->params.captures || !given->layout.chunk_tokens) return 0;
     return qr_min_u64(context_of(given) / given->layout.chunk_tokens, QR_LOOKUP_NODES_MAX);
 }
 

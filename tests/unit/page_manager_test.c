@@ -584,6 +584,7 @@ static void test_completed_chunks_are_offered_for_capture(void **state)
     wide.pools[0].pages = 64;
     qr_given_t *given = given_new(wide);
     memcpy(given->params.store, "store", 6);
+    given->params.captures = QR_CAPTURES_MAX;
     stand_t *stand = pages_start(given);
     qr_hash_t scope;
     scope_of(&scope, 3);
@@ -623,6 +624,7 @@ static void test_offers_for_capture_are_bounded(void **state)
     wide.pools[0].pages = 64;
     qr_given_t *given = given_new(wide);
     memcpy(given->params.store, "store", 6);
+    given->params.captures = QR_CAPTURES_MAX;
     stand_t *stand = pages_start(given);
     for (uint32_t i = 0; i < QR_CAPTURES_MAX + 2; i++) {
         answer_t a = reserve_more(stand, (uint8_t)(i + 1), ramp, 9, 9, 1, 0);

@@ -571,6 +571,7 @@ static fixture_t set_up_store(void)
 {
     fixture_t f = {.given = stand_given()};
     memcpy(f.given->params.store, "store", 6);
+    f.given->params.captures = QR_CAPTURES_MAX;
     f.given->params.max_lanes = 2;
     f.given->params.prefill_tile = 8;
     f.given->params.max_requests = 16;

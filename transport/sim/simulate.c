@@ -288,6 +288,7 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
     if (plan->catalog.chains) { /* a store, so that durable prefixes are looked for */
         given->params.catalog_nodes_max = plan->catalog.nodes_max;
         given->params.store[0] = '/';
+        given->params.captures = QR_CAPTURES_MAX;
     }
     given->layout.group_count = plan->window ? 2 : 1;
     given->layout.page_tokens = plan->page_tokens;
