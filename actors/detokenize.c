@@ -150,7 +150,7 @@ uint64_t qr_detokenize_finish(qr_detokenize_t *state, uint8_t *out, uint64_t cap
 {
     qr_assert(capacity >= QR_DETOKENIZE_ROOM(0));
     uint64_t given = QR_MUTANT(204) ? 0 : end_character(state, out);
-    given += give_out(state, 0, out + given);
+    given += QR_MUTANT(526) ? 0 : give_out(state, 0, out + given);
     for (uint32_t i = 0; i < state->stop_count; i++) state->matched[i] = 0;
     return given;
 }

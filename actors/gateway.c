@@ -293,7 +293,8 @@ static void refuse(gateway_t *self, uint64_t asker, uint64_t key, uint32_t reaso
         .retry_after_ms = retry_after_ms,
     };
     qr_send(outbox, asker, request_refused, &body);
-    self->refused++;
+    if (QR_MUTANT(521)) self->failed++;
+    self->refused += !QR_MUTANT(521);
     qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_refused, key, reason, retry_after_ms, 0);
 }
 
@@ -524,7 +525,8 @@ static void on_request_submit(gateway_t *self, const qr_given_t *given, const qr
         return;
     }
     turn(self, r, ENCODING);
-    qr_text_encode_t ask = {.request_id = r->id, .kind = b->kind, .text = b->text, .roles = b->roles, .lengths = b->lengths};
+    qr_text_encode_t ask = {
+        .request_id = r->id, .kind = QR_MUTANT(527) ? QR_INPUT_TEXT : b->kind, .text = b->text, .roles = b->roles, .lengths = b->lengths};
     qr_send(outbox, self->text, text_encode, &ask);
 }
 
@@ -696,7 +698,7 @@ static void on_request_cancel(gateway_t *self, const qr_message_t *message, qr_o
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_slow_client, r->id, r->key, 0, 0);
     }
     qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_cancelled, r->id, QR_FINISH_CANCELLED, r->state, r->taken);
-    answer_finished(self, r, QR_FINISH_CANCELLED, b->reason, outbox);
+    answer_finished(self, r, QR_FINISH_CANCELLED, QR_MUTANT(522) ? QR_E_CANCELLED : b->reason, outbox);
     abandon(self, r, QR_FINISH_CANCELLED, outbox);
 }
 
@@ -776,7 +778,8 @@ static void on_probe_done(gateway_t *self, const qr_message_t *message, qr_outbo
         return;
     }
     probe_t *probe = &self->probes[b->probe_id];
-    qr_send(outbox, probe->asker, probe_done, &(qr_probe_done_t){.probe_id = probe->probe_id, .reason = b->reason});
+    qr_send(outbox, probe->asker, probe_done,
+            &(qr_probe_done_t){.probe_id = QR_MUTANT(520) ? b->probe_id : probe->probe_id, .reason = b->reason});
     *probe = (probe_t){0};
 }
 

@@ -564,6 +564,7 @@ static void offer_lost(router_t *self, const qr_given_t *given, request_t *r, ui
     qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_offer_lost, r->id, reason, self->workers[r->worker].address, r->attempt);
     leave_worker(self, r);
     remember_refusal(r, reason, retry_after_ms);
+    if (reason == QR_E_NEVER_FITS && QR_MUTANT(523)) r->tried = UINT64_MAX;
     turn(r, WAITING);
     offer_next(self, given, r, now_us, outbox);
 }
@@ -974,7 +975,7 @@ static void lose_node(router_t *self, const qr_given_t *given, uint32_t node, bo
 static void end_probes(router_t *self, uint32_t worker, uint32_t reason, qr_outbox_t *outbox)
 {
     for (uint32_t i = 0; i < PROBES_MAX; i++) {
-        if (self->probes[i].used != (uint64_t)worker + 1) continue;
+        if (self->probes[i].used != (uint64_t)worker + 1 || QR_MUTANT(525)) continue;
         qr_send(outbox, self->gateway, probe_done, &(qr_probe_done_t){.probe_id = self->probes[i].probe_id, .reason = reason});
         self->probes[i] = (probe_t){0};
     }

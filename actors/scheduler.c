@@ -1278,8 +1278,8 @@ static uint64_t order_of(scheduler_t *self, uint64_t now_us, uint32_t priority)
 static qr_hash_t scope_of(const qr_given_t *given, const qr_submit_t *submit)
 {
     qr_hash_t root;
-    qr_chain_root(given->layout.fingerprint.bytes, submit->tenant_salt.data, (uint32_t)submit->tenant_salt.count, submit->cache_salt.data,
-                  QR_MUTANT(441) ? 0 : (uint32_t)submit->cache_salt.count, root.bytes);
+    qr_chain_root(given->layout.fingerprint.bytes, submit->tenant_salt.data, QR_MUTANT(524) ? 0 : (uint32_t)submit->tenant_salt.count,
+                  submit->cache_salt.data, QR_MUTANT(441) ? 0 : (uint32_t)submit->cache_salt.count, root.bytes);
     return root;
 }
 

@@ -89,6 +89,7 @@ if [ "$quick" != "--quick" ]; then
   step fuzz tests/fuzz/run.sh 20
   say "mutants"
   step mutants tests/mutants/run.sh
+  step replayed-mutants tests/mutants/replay.sh build
   step simulated-mutants tests/mutants/sim.sh --quick 6
 fi
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -163,6 +164,58 @@ class Replay(unittest.TestCase):
             whole, one = run("tap", folder, "--actor", "gateway").stdout, run("tap", folder, "--actor", "gateway.0.0").stdout
             self.assertEqual((whole, bool(whole)), (one, True))
             self.assertEqual(run("tap", folder, "--actor", "gateway.0.1").stdout, "")
+
+
+MUTANTS = os.environ.get("QUIRE_MUTANTS_BUILD")
+
+# Seeded defect, the actor it is in, and what that actor was told when it first acted otherwise (any of them).
+EDITS = [
+    (157, "scheduler", ["batch_done"]),
+    (112, "page_manager", ["pages_reserve"]),
+    (213, "gateway", ["tokens"]),
+    (220, "router", ["place_cancel"]),
+    (467, "worker", ["offer_cancel"]),
+]
+
+
+@unittest.skipUnless(MUTANTS, "tests/mutants/replay.sh runs it: it needs a build with seeded defects")
+class EditedActors(unittest.TestCase):
+    """S5: a concurrent run of the real program, replayed by an edited one: its first difference is named, and nothing else differs."""
+
+    def replay_with(self, folder, defect):
+        done = subprocess.run([os.path.join(MUTANTS, "quire"), "replay", folder], capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "QUIRE_MUTANT": str(defect)})
+        total = re.search(r"^sum: (\d+) equal, (\d+) differ, (\d+) damaged, (\d+) refused", done.stdout, re.M)
+        return done, [int(n) for n in total.groups()] if total else None
+
+    def test_S5_an_edited_actor_shows_its_first_difference(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with Server("--record", folder, "--context", 512) as server:
+                traffic(server, 3)
+                server.drop_cache()
+                self.assertEqual(server.stop(), 0)
+            done, clean = self.replay_with(folder, 0)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(clean[1:], [0, 0, 0])
+            for defect, actor, handled in EDITS:
+                with self.subTest(defect=defect, actor=actor):
+                    self.edited(folder, defect, actor, handled, clean[0])
+
+    def edited(self, folder, defect, actor, handled, segments):
+        done, total = self.replay_with(folder, defect)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertEqual(total, [segments - 1, 1, 0, 0], done.stdout)  # one actor was edited, every other one is as it was
+        first = re.search(r"^(\S+): DIFFERS at entry (\d+) \((\w+)\), time \S+; the entries before it are equal\n  handled +(\w+) (.*)\n((?:  emits .*\n)+)  alarm ",
+                          done.stdout, re.M)
+        self.assertIsNotNone(first, done.stdout)
+        name, entry, kind, shown, fields, emits = first.groups()
+        self.assertIn(f"-{actor}.", name)
+        self.assertGreater(int(entry), 1)
+        self.assertIn(kind, handled)
+        self.assertEqual(shown, kind)
+        self.assertRegex(fields, r"\w+(\[\d+\])?=\S")  # with its fields, and what the edited actor says to it
+        again, _ = self.replay_with(folder, defect)
+        self.assertEqual(again.stdout, done.stdout)
 
 
 if __name__ == "__main__":

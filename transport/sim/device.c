@@ -3,15 +3,21 @@
 
 #include "base/error.h"
 #include "messages/schema.h"
+#include "transport/sim/judge.h"
 #include "transport/sim/world.h"
 
 enum { COPIES_MAX = 512, WINDOWS_MAX = 512, NO_PAGE = 0xffffffffu };
 #define POISON 0xdeadbeefdeadbeefull
 
 typedef struct lane {
-    uint64_t handle, seed;
-    uint32_t greedy, generated_from, last_token, reserved;
+    uint64_t handle, seed, request_id;
+    uint32_t greedy, generated_from, last_token, scope;
 } lane_t;
+
+typedef struct row {
+    uint64_t word;
+    uint64_t scope; /* of who wrote it (V4); 0: not known */
+} row_t;
 
 /* A batch as asked; its tokens and pages are kept behind the actor. */
 typedef struct batch {
@@ -25,7 +31,7 @@ typedef struct batch {
 
 typedef struct device {
     uint64_t address, scheduler;
-    uint64_t words_at, generations_at, tables_at; /* offsets behind this struct */
+    uint64_t rows_at, generations_at, tables_at; /* offsets behind this struct */
     uint64_t batches, failed, garbage;
     uint32_t blocks_max, queued;
     lane_t lanes[QR_LANES_MAX];
@@ -80,10 +86,10 @@ static uint64_t pages_before(const qr_given_t *given, uint32_t group)
     return pages;
 }
 
-static uint64_t *word_at(const device_t *self, const qr_given_t *given, uint32_t group, uint32_t page, uint32_t row)
+static row_t *row_at(const device_t *self, const qr_given_t *given, uint32_t group, uint32_t page, uint32_t row)
 {
-    uint64_t *words = (uint64_t *)(void *)((uint8_t *)(uintptr_t)self + self->words_at);
-    return words + (pages_before(given, group) + page) * given->layout.page_tokens + row;
+    row_t *rows = (row_t *)(void *)((uint8_t *)(uintptr_t)self + self->rows_at);
+    return rows + (pages_before(given, group) + page) * given->layout.page_tokens + row;
 }
 
 static uint32_t *table_of(const device_t *self, const qr_given_t *given, uint32_t lane, uint32_t group)
@@ -102,7 +108,7 @@ static uint32_t page_seen(device_t *self, const qr_given_t *given, uint32_t grou
     if (generation < *seen)
         qr_sim_finding("page %u of group %u was given with generation %u, but %u owns it", page, group, generation, *seen);
     if (generation > *seen) {
-        for (uint32_t r = 0; r < given->layout.page_tokens; r++) *word_at(self, given, group, page, r) = POISON;
+        for (uint32_t r = 0; r < given->layout.page_tokens; r++) *row_at(self, given, group, page, r) = (row_t){POISON, 0};
         *seen = generation;
     }
     return page;
@@ -112,10 +118,10 @@ static uint64_t lay_out(device_t *self, const qr_given_t *given)
 {
     uint64_t pages = pages_before(given, given->layout.group_count), page_tokens = given->layout.page_tokens;
     uint64_t blocks = qr_div_up(given->layout.context_tokens, page_tokens) + 1;
-    uint64_t words_at = qr_round_up(sizeof(device_t), 64), generations_at = words_at + pages * page_tokens * 8;
+    uint64_t rows_at = qr_round_up(sizeof(device_t), 64), generations_at = rows_at + pages * page_tokens * sizeof(row_t);
     uint64_t tables_at = qr_round_up(generations_at + pages * 4, 64);
     if (self) {
-        self->words_at = words_at;
+        self->rows_at = rows_at;
         self->generations_at = generations_at;
         self->tables_at = tables_at;
         self->blocks_max = (uint32_t)blocks;
@@ -131,8 +137,9 @@ static void device_init(void *block, const qr_given_t *given, uint64_t address)
     lay_out(self, given);
     self->address = address;
     self->scheduler = qr_address_partner(address, QR_ROLE_scheduler);
-    uint64_t *words = word_at(self, given, 0, 0, 0), count = pages_before(given, given->layout.group_count) * given->layout.page_tokens;
-    for (uint64_t i = 0; i < count; i++) words[i] = POISON;
+    row_t *rows = row_at(self, given, 0, 0, 0);
+    uint64_t count = pages_before(given, given->layout.group_count) * given->layout.page_tokens;
+    for (uint64_t i = 0; i < count; i++) rows[i].word = POISON;
 }
 
 /* ---- lanes --------------------------------------------------------------------------------------------------------------------------- */
@@ -153,6 +160,8 @@ static void on_lane_open(device_t *self, const qr_given_t *given, const qr_lane_
         qr_sim_finding("a lane was opened with %u groups", (uint32_t)open->group_counts.count);
     self->lanes[index] = (lane_t){.handle = open->lane,
                                   .seed = open->seed,
+                                  .request_id = open->request_id,
+                                  .scope = qr_sim_judge_scope(given, open->request_id),
                                   .greedy = open->temperature_bits == 0,
                                   .generated_from = open->generated_from,
                                   .last_token = QR_TOKEN_NONE};
@@ -236,7 +245,7 @@ static void prepare(device_t *self, const qr_given_t *given, const batch_t *b, b
                  to = page_seen(self, given, g, b->copy_targets[i]);
         if (b->copy_rows[i] > given->layout.page_tokens) qr_sim_finding("a copy of %u rows of a page", b->copy_rows[i]);
         for (uint32_t r = 0; r < b->copy_rows[i]; r++)
-            *word_at(self, given, g, to, r) = fails ? ++self->garbage : *word_at(self, given, g, from, r);
+            *row_at(self, given, g, to, r) = fails ? (row_t){++self->garbage, 0} : *row_at(self, given, g, from, r);
     }
 }
 
@@ -244,9 +253,11 @@ static void prepare(device_t *self, const qr_given_t *given, const batch_t *b, b
 static bool attend(const device_t *self, const qr_given_t *given, uint32_t lane, uint32_t group, uint32_t position, uint64_t *sum)
 {
     uint32_t page = table_of(self, given, lane, group)[position / given->layout.page_tokens];
-    uint64_t word = page == NO_PAGE ? POISON : *word_at(self, given, group, page, position % given->layout.page_tokens);
-    *sum = add_word(*sum, word);
-    return word != POISON;
+    row_t nothing = {POISON, 0}, *row = page == NO_PAGE ? &nothing : row_at(self, given, group, page, position % given->layout.page_tokens);
+    if (row->scope && self->lanes[lane].scope && row->scope != self->lanes[lane].scope)
+        qr_sim_finding("a row of another scope is attended: position %u in page %u of group %u", position, page, group);
+    *sum = add_word(*sum, row->word);
+    return row->word != POISON;
 }
 
 /* Sum over what the row at `position` attends, in the order of qr_sim_token_after; false if a word is missing. */
@@ -270,6 +281,7 @@ static uint32_t compute(device_t *self, const qr_given_t *given, const batch_t *
 {
     uint32_t index = qr_handle_index(b->lanes[i]), status = 0;
     lane_t *lane = &self->lanes[index];
+    qr_sim_judge_computes(given, lane->request_id);
     for (uint32_t r = 0; r < b->counts[i]; r++) {
         uint32_t position = b->starts[i] + r, token = tokens[r] == QR_TOKEN_PREVIOUS ? lane->last_token : tokens[r];
         if (token == QR_TOKEN_NONE) status = QR_E_INVALID; /* what came before it failed */
@@ -277,8 +289,8 @@ static uint32_t compute(device_t *self, const qr_given_t *given, const batch_t *
             uint32_t block = position / given->layout.page_tokens,
                      page = block < self->blocks_max ? table_of(self, given, index, g)[block] : NO_PAGE;
             if (page == NO_PAGE) qr_sim_finding("a row at %u of group %u has no page", position, g);
-            *word_at(self, given, g, page, position % given->layout.page_tokens) =
-                garbage || status ? ++self->garbage : word_of(token, position, g);
+            *row_at(self, given, g, page, position % given->layout.page_tokens) =
+                (row_t){garbage || status ? ++self->garbage : word_of(token, position, g), lane->scope};
         }
     }
     *ret_token = QR_TOKEN_NONE;

@@ -4,7 +4,8 @@
  *
  * V1. Pages hold words; a page whose handle has a newer generation than the last seen is unwritten again.
  * V2. A handle with an older generation than one that was seen of its page is a finding: its page has another owner.
- * V3. Batches end in the order asked, after their cost; a batch that fails leaves garbage where it would have appended. */
+ * V3. Batches end in the order asked, after their cost; a batch that fails leaves garbage where it would have appended.
+ * V4. A row remembers the scope of the request that wrote it, through copies too; whoever attends it is of the same (judge.h: J5). */
 #ifndef QR_SIM_DEVICE_H
 #define QR_SIM_DEVICE_H
 
@@ -21,8 +22,9 @@ typedef struct qr_sim_cost {
 /* What given->decoder points at in a simulated world. */
 typedef struct qr_sim_world_given {
     qr_sim_cost_t cost;
-    const void *clients; /* clients.h: qr_sim_workload_t */
+    const void *clients;            /* clients.h: qr_sim_workload_t */
     struct qr_sim_catalog *catalog; /* catalog.h; NULL: there is none */
+    struct qr_sim_judge *judge;     /* judge.h; NULL: nobody judges */
 } qr_sim_world_given_t;
 static inline const qr_sim_world_given_t *qr_sim_given(const qr_given_t *given)
 {

@@ -266,8 +266,10 @@ static void send_page(facts_t *self, const qr_sim_log_t *log, qr_log_batch_t hea
     head.newest_tx = log->newest;
 #define X(kind, name) head.name = (kind){page.name, page.row_count};
     X(qr_u64s_t, txs)
-    X(qr_u64s_t, writer_epochs) X(qr_u64s_t, publishers) X(qr_u64s_t, publisher_epochs) X(qr_u64s_t, node_epochs) X(qr_u64s_t, sequences)
-        X(qr_u32s_t, chunk_tokens) X(qr_u32s_t, group_counts) X(qr_u32s_t, change_counts)
+    X(qr_u64s_t, writer_epochs)
+    X(qr_u64s_t, publishers)
+    X(qr_u64s_t, publisher_epochs) X(qr_u64s_t, node_epochs) X(qr_u64s_t, sequences) X(qr_u32s_t, chunk_tokens) X(qr_u32s_t, group_counts)
+        X(qr_u32s_t, change_counts)
 #undef X
 #define X(kind, name) head.name = (kind){page.name, page.change_count};
             X(qr_bytes_t, kinds) X(qr_bytes_t, tiers) X(qr_u32s_t, groups) X(qr_u32s_t, starts) X(qr_u32s_t, counts) X(qr_u64s_t, sizes)

@@ -2,6 +2,8 @@
 #include "transport/sim/simulate.h"
 
 #include "base/error.h"
+#include "transport/sim/judge.h"
+#include "transport/sim/text.h"
 
 #include <stdlib.h>
 
@@ -25,6 +27,9 @@ static uint32_t between(qr_prng_t *prng, uint32_t least, uint32_t most)
 {
     return least + (uint32_t)qr_prng_below(prng, (uint64_t)most - least + 1);
 }
+
+/* limits.md: an H200, 3.1 ms a step and 38 ms for 2,048 rows; a few cores of a CPU, 2.5 ms and 0.4 ms a row. */
+static const qr_sim_cost_t fast_cost = {3100, 18000, 2}, slow_cost = {2500, 400000, 200};
 
 static uint32_t kinds_of(uint32_t profile)
 {
@@ -177,6 +182,30 @@ static void draw_nodes(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t nodes)
     }
 }
 
+/* What a third or so of the worlds have beside the rest; from a generator of its own, so that the rest stays what it was. */
+static void draw_more(qr_sim_plan_t *plan)
+{
+    qr_prng_t prng;
+    qr_sim_workload_t *w = &plan->workload;
+    qr_prng_init(&prng, plan->seed ^ 0x6d6f72652e2e2e21u);
+    if (qr_prng_one_in(&prng, 3)) w->stop_one_in = between(&prng, 1, 5);
+    if (qr_prng_one_in(&prng, 3)) w->chat_one_in = between(&prng, 2, 6);
+    if (qr_prng_one_in(&prng, 3)) w->tenant_one_in = between(&prng, 2, 5);
+    if (qr_prng_one_in(&prng, 4)) w->slow_one_in = between(&prng, 2, 10);
+    w->slow_bytes = between(&prng, 4, 64);
+    w->slow_us = between(&prng, 20000, 2000000);
+    if (qr_prng_one_in(&prng, 2)) w->probe_us = between(&prng, 20000, 500000);
+    if (qr_prng_one_in(&prng, 2)) w->read_us = between(&prng, 20000, 500000);
+    if (plan->window && qr_prng_one_in(&prng, 2)) /* room for one route and little more: what leaves a window is used again at once */
+        plan->window_pages = (plan->window + 2 * plan->tile) / plan->page_tokens + between(&prng, 3, 3 + plan->lanes);
+    if (qr_prng_one_in(&prng, 2)) plan->uneven = between(&prng, 1, UINT32_MAX);
+    if (plan->profile != QR_PROFILE_FAIL_OVER || qr_prng_one_in(&prng, 2)) return;
+    plan->cost = fast_cost; /* long answers from a fast device: more than a router keeps piles up in a stall */
+    w->prompt_most = qr_max_u32(2, plan->context / 4);
+    w->prefix_tokens = qr_min_u32(w->prefix_tokens, plan->context / 8);
+    w->answer_most = between(&prng, 150, 300);
+}
+
 void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint32_t nodes)
 {
     qr_prng_t prng, other;
@@ -203,8 +232,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     plan->link_us = between(&prng, 50, 5000);
     plan->local_us = between(&prng, 1, 60);
     plan->check_every = 1;
-    bool h200 = qr_prng_one_in(&prng, 2); /* limits.md: 3.1 ms a step, 38 ms for 2,048 rows; this machine: 2.5 ms and 0.4 ms a row */
-    plan->cost = h200 ? (qr_sim_cost_t){3100, 18000, 2} : (qr_sim_cost_t){2500, 400000, 200};
+    plan->cost = qr_prng_one_in(&prng, 2) ? fast_cost : slow_cost;
     if (plan->profile == QR_PROFILE_FAIL_OVER)
         draw_fail_over(plan, &prng);
     else
@@ -227,8 +255,12 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     w->text_one_in = between(&prng, 2, 9);
     w->salt_one_in = between(&prng, 2, 9);
     if (plan->profile != QR_PROFILE_FAIL_OVER) draw_faults(plan, &prng, kinds_of(plan->profile));
-    if (plan->profile == QR_PROFILE_LARGE) draw_large(plan);
+    if (plan->profile == QR_PROFILE_LARGE)
+        draw_large(plan);
+    else
+        draw_more(plan);
     draw_catalog(plan, &other);
+    if (plan->catalog.chains) w->read_us = 0; /* a heartbeat that ends alone leaves the question for its numbers open for good */
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------------------------------
@@ -237,6 +269,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
 typedef struct stage {
     qr_world_t *world;
     const qr_sim_plan_t *plan;
+    qr_sim_judge_t *judge;
     qr_sim_catalog_t *catalog; /* NULL: there is none */
     bool last;
 } stage_t;
@@ -263,15 +296,16 @@ static bool all_clients(void *context)
     return !stage->last || !stage->catalog || qr_sim_catalog_is_done(stage->catalog, stage->world, text, sizeof text);
 }
 
-/* Everything `given` that a plan says. The vocabulary prints two letters a token. */
+/* Everything `given` that a plan says. The vocabulary prints two letters of four a token, so that
+ * stop strings begin often and overlap themselves. */
 static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_sim_world_given_t *mine)
 {
     static uint32_t offsets[QR_SIM_VOCABULARY + 1];
     static uint8_t bytes[2 * QR_SIM_VOCABULARY], flags[QR_SIM_VOCABULARY];
     for (uint32_t t = 0; t < QR_SIM_VOCABULARY; t++) {
         offsets[t + 1] = 2 * (t + 1);
-        bytes[2 * t] = (uint8_t)('0' + t / 32);
-        bytes[2 * t + 1] = (uint8_t)('A' + t % 32);
+        bytes[2 * t] = (uint8_t)('A' + t % 4);
+        bytes[2 * t + 1] = (uint8_t)('A' + t / 4 % 4);
     }
     flags[QR_SIM_END_TOKEN] = QR_TOKEN_END | QR_TOKEN_SPECIAL;
     memset(given, 0, sizeof *given);
@@ -301,6 +335,46 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
     given->decoder = (struct qr_decoder *)(uintptr_t)mine;
 }
 
+/* Pools from half a longest request (a whole one where every node must be able to take over) to twice as large as planned, costs from half
+ * to three times, each node its own. */
+static void fill_uneven(qr_given_t *givens, qr_sim_world_given_t *mine, const qr_sim_plan_t *plan)
+{
+    qr_prng_t prng;
+    qr_prng_init(&prng, plan->uneven);
+    for (uint32_t n = 0; n < plan->node_count; n++) {
+        fill_given(&givens[n], plan, &mine[n]);
+        if (!plan->uneven) continue;
+        uint32_t least = plan->context / plan->page_tokens / (plan->workload.fail_over ? 1 : 2) + 1;
+        uint32_t most = qr_prng_one_in(&prng, 2) ? 2 * least : 2 * plan->pages;
+        givens[n].layout.groups[0].pages = between(&prng, least, qr_max_u32(least, most));
+        uint32_t halves = between(&prng, 1, 6);
+        mine[n].cost.base_us = plan->cost.base_us * halves / 2 + 1;
+        mine[n].cost.row_ns = plan->cost.row_ns * halves / 2 + 1;
+    }
+}
+
+/* Rows that the largest pool holds; 0: windows decide too. */
+static uint32_t rows_most(const qr_sim_plan_t *plan, const qr_given_t *givens)
+{
+    uint32_t pages = 0;
+    for (uint32_t n = 0; n < plan->node_count; n++)
+        if (plan->nodes[n].parts & QR_SIM_DEVICE) pages = qr_max_u32(pages, givens[n].layout.groups[0].pages);
+    return plan->window ? 0 : pages * plan->page_tokens;
+}
+
+static qr_sim_judge_t *judge_new(const qr_sim_plan_t *plan)
+{
+    qr_sim_judge_config_t config = {.nodes = nodes_of(plan), .devices = 1, .link_us = plan->link_us, .local_us = plan->local_us};
+    for (uint32_t n = 0; n < plan->node_count; n++) config.devices = qr_max_u32(config.devices, plan->nodes[n].devices);
+    uint64_t rows = 2 * (uint64_t)plan->tile + plan->lanes;
+    config.batch_us = (plan->cost.base_us + rows * plan->cost.row_ns / 1000 + plan->lanes * plan->cost.lane_us) * (plan->uneven ? 4 : 2);
+    config.faults = plan->faults;
+    config.fault_count = plan->fault_count;
+    qr_sim_judge_t *judge = qr_sim_judge_new(&config);
+    if (judge && !(plan->workload.faults & ~(1u << QR_FAULT_BATCHES | 1u << QR_FAULT_LANES))) qr_sim_judge_calm(judge, 0);
+    return judge;
+}
+
 static void fail(qr_sim_result_t *result, const char *sentence)
 {
     if (!result->finding[0]) (void)snprintf(result->finding, sizeof result->finding, "%s", sentence);
@@ -324,6 +398,7 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
         if (client_of(stage, n)) qr_sim_client_last(client_of(stage, n), qr_world_now_us(world));
     if (stage->catalog) qr_sim_catalog_last(stage->catalog);
     stage->last = true;
+    qr_sim_judge_calm(stage->judge, qr_world_now_us(world));
     until_us = qr_world_now_us(world) + 2 * LAST_US + 1000000;
     if (!qr_world_run(world, until_us, all_clients, stage)) return;
     char text[QR_SIM_FINDING_BYTES];
@@ -339,21 +414,25 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
 
 bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FILE *trace, FILE *tell)
 {
-    static qr_given_t given;
-    qr_sim_world_given_t mine = {.cost = plan->cost, .clients = &plan->workload};
+    static qr_given_t givens[QR_NODES_MAX];
+    qr_sim_world_given_t mine[QR_NODES_MAX];
+    qr_sim_workload_t workload = plan->workload;
     memset(ret_result, 0, sizeof *ret_result);
-    fill_given(&given, plan, &mine);
+    stage_t stage = {NULL, plan, judge_new(plan), NULL, false};
+    for (uint32_t n = 0; n < plan->node_count; n++)
+        mine[n] = (qr_sim_world_given_t){.cost = plan->cost, .clients = &workload, .judge = stage.judge};
+    fill_uneven(givens, mine, plan);
+    workload.rows_most = rows_most(plan, givens);
     bool has_catalog = plan->catalog.chains > 0 && plan->mesh_count <= 1;
-    mine.catalog = has_catalog ? qr_sim_catalog_new(&plan->catalog, &given, nodes_of(plan)) : NULL;
-    if (has_catalog && !mine.catalog) {
-        fail(ret_result, "not enough memory for the catalog");
-        return false;
-    }
+    stage.catalog = has_catalog ? qr_sim_catalog_new(&plan->catalog, givens, nodes_of(plan)) : NULL;
+    for (uint32_t n = 0; n < plan->node_count; n++) mine[n].catalog = stage.catalog;
     qr_sim_config_t config = {.seed = plan->seed,
                               .node_count = plan->node_count,
                               .mesh_count = plan->mesh_count,
                               .nodes = plan->nodes,
-                              .given = &given,
+                              .given = givens,
+                              .givens = givens,
+                              .see = qr_sim_judge_see,
                               .link_us = plan->link_us,
                               .local_us = plan->local_us,
                               .check_every = plan->check_every,
@@ -368,10 +447,11 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
                               .asker = &qr_sim_asker_class,
                               .doctored = plan->doctored,
                               .trace = trace};
-    stage_t stage = {qr_world_new(&config), plan, mine.catalog, false};
+    stage.world = stage.judge && (stage.catalog || !has_catalog) ? qr_world_new(&config) : NULL;
     if (!stage.world) {
+        qr_sim_judge_destroy(&stage.judge);
         fail(ret_result, "not enough memory for the world");
-        qr_sim_catalog_destroy(&mine.catalog);
+        qr_sim_catalog_destroy(&stage.catalog);
         return false;
     }
     run_phases(&stage, ret_result);
@@ -385,9 +465,10 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
         qr_world_tell(stage.world, tell);
         fprintf(tell, "finding: %s\n", ret_result->finding);
     }
-    if (mine.catalog) qr_sim_catalog_count(mine.catalog, &ret_result->catalog);
+    if (stage.catalog) qr_sim_catalog_count(stage.catalog, &ret_result->catalog);
     qr_world_destroy(&stage.world);
-    qr_sim_catalog_destroy(&mine.catalog);
+    qr_sim_catalog_destroy(&stage.catalog);
+    qr_sim_judge_destroy(&stage.judge);
     return ret_result->finding[0] == 0;
 }
 
@@ -424,13 +505,15 @@ static bool shrink_faults(qr_sim_plan_t *plan, uint32_t *runs)
 static bool shrink_number(qr_sim_plan_t *plan, uint32_t *runs, size_t offset, uint32_t least)
 {
     bool better = false;
-    for (;;) {
+    for (uint32_t tries = 0;; tries++) {
         qr_sim_plan_t smaller = *plan;
         uint32_t *number = (uint32_t *)(void *)((uint8_t *)&smaller + offset);
         if (*number <= least) return better;
-        *number = qr_max_u32(least, *number / 2);
-        if (!try_plan(plan, &smaller, runs)) return better;
-        better = true;
+        *number = tries ? qr_max_u32(least, *number / 2) : least; /* at once, else by halves */
+        if (try_plan(plan, &smaller, runs))
+            better = true;
+        else if (tries)
+            return better;
     }
 }
 
@@ -462,6 +545,13 @@ uint32_t qr_sim_plan_shrink(qr_sim_plan_t *plan, uint32_t runs_most)
                    {offsetof(qr_sim_plan_t, workload.budget_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.text_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.salt_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.stop_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.chat_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.tenant_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.slow_one_in), 0},
+                   {offsetof(qr_sim_plan_t, workload.probe_us), 0},
+                   {offsetof(qr_sim_plan_t, workload.read_us), 0},
+                   {offsetof(qr_sim_plan_t, uneven), 0},
                    {offsetof(qr_sim_plan_t, workload.prefixes), 0},
                    {offsetof(qr_sim_plan_t, workload.answer_most), 1},
                    {offsetof(qr_sim_plan_t, window), 0},
@@ -489,17 +579,19 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
                 (unsigned long long)f->for_us, f->kind, qr_sim_fault_name(f->kind), f->node, f->other, f->amount);
     }
     fprintf(out, "%s .fault_count = %u,\n", plan->fault_count ? "},\n" : "", plan->fault_count);
-    fprintf(out, " .workload = {%lluu, %lluu, %lluu, %lluu, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u},\n",
+    fprintf(out, " .workload = {%lluu, %lluu, %lluu, %lluu, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, ",
             (unsigned long long)w->seed, (unsigned long long)w->gap_us, (unsigned long long)w->busy_until_us,
             (unsigned long long)w->last_us, w->requests, w->last_requests, w->prompt_most, w->answer_most, w->prefixes, w->prefix_tokens,
             w->cancel_one_in, w->budget_one_in, w->burst_one_in, w->grow_one_in, w->text_one_in, w->salt_one_in, w->faults, w->fail_over);
+    fprintf(out, "%u, %u, %u, %u, %u, %u, %u, %u},\n", w->stop_one_in, w->chat_one_in, w->tenant_one_in, w->slow_one_in, w->slow_bytes,
+            w->slow_us, w->probe_us, w->read_us);
     fprintf(out, " .cost = {%lluu, %lluu, %lluu}, .link_us = %llu, .local_us = %llu, .check_every = %u,\n",
             (unsigned long long)plan->cost.base_us, (unsigned long long)plan->cost.row_ns, (unsigned long long)plan->cost.lane_us,
             (unsigned long long)plan->link_us, (unsigned long long)plan->local_us, plan->check_every);
     fprintf(out, " .page_tokens = %u, .pages = %u, .window = %u, .window_pages = %u, .context = %u, .lanes = %u, .requests = %u,\n",
             plan->page_tokens, plan->pages, plan->window, plan->window_pages, plan->context, plan->lanes, plan->requests);
-    fprintf(out, " .tile = %u, .wait_rows = %u, .peer_down_ms = %u, .offer_timeout_ms = %u, .request_timeout_ms = %u", plan->tile,
-            plan->wait_rows, plan->peer_down_ms, plan->offer_timeout_ms, plan->request_timeout_ms);
+    fprintf(out, " .tile = %u, .wait_rows = %u, .peer_down_ms = %u, .offer_timeout_ms = %u, .request_timeout_ms = %u, .uneven = %uu",
+            plan->tile, plan->wait_rows, plan->peer_down_ms, plan->offer_timeout_ms, plan->request_timeout_ms, plan->uneven);
     const qr_sim_catalog_work_t *c = &plan->catalog;
     if (c->chains)
         fprintf(out, ",\n .catalog = {%u, %u, %u, %u, %lluu, %lluu, %lluu, %lluu, %lluu}", c->chains, c->depth, c->publishes, c->nodes_max,

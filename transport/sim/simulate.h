@@ -39,6 +39,7 @@ typedef struct qr_sim_plan {
     uint32_t page_tokens, pages, window, window_pages, context, lanes, requests, tile, wait_rows;
     uint32_t peer_down_ms, offer_timeout_ms, request_timeout_ms, fail_over;
     qr_sim_catalog_work_t catalog; /* chains 0: this world has no catalog */
+    uint32_t uneven;               /* not 0: nodes differ in pools and costs, drawn from it */
 } qr_sim_plan_t;
 
 typedef struct qr_sim_result {

@@ -221,6 +221,12 @@ static event_t pop(qr_world_t *world)
 
 static uint32_t index_of_address(uint64_t address) { return qr_address_node(address) - 1; }
 
+static const qr_given_t *given_of(const qr_world_t *world, uint64_t address)
+{
+    if (!world->config.givens) return world->config.given;
+    return &world->config.givens[index_of_address(address) % world->config.node_count];
+}
+
 /* The place of an actor of a node that runs; its own unit may be dead. */
 static cell_t *place_find(const qr_world_t *world, uint64_t address)
 {
@@ -285,7 +291,7 @@ static void cell_done(cell_t *cell)
 static void cell_begin(qr_world_t *world, cell_t *cell)
 {
     const qr_actor_class_t *actor = cell->actor;
-    uint64_t bytes = qr_max_u64(8, actor->bytes(world->config.given));
+    uint64_t bytes = qr_max_u64(8, actor->bytes(given_of(world, cell->address)));
     bool watches = actor->role == QR_ROLE_router;
     cell->born = ++world->births;
     cell->alarm_us = QR_NEVER_US;
@@ -297,7 +303,7 @@ static void cell_begin(qr_world_t *world, cell_t *cell)
         qr_sim_finding("not enough memory for %s", actor->name);
     qr_pairs_init(cell->pairs, cell->address);
     world->handling = cell;
-    actor->init(cell->state, world->config.given, cell->address);
+    actor->init(cell->state, given_of(world, cell->address), cell->address);
     world->handling = NULL;
 }
 
@@ -494,6 +500,7 @@ static void send_one(qr_world_t *world, cell_t *cell, qr_message_t *message)
     message->from = cell->address;
     message->version = QR_MESSAGE_VERSION;
     message->epoch = cell->epoch;
+    if (world->config.see) world->config.see(world->config.given, cell->address, message, world->now_us);
     int64_t bytes = qr_codec_encode(message, world->wire, WIRE_BYTES);
     if (bytes <= 0) qr_sim_finding("%s: a %s does not fit its bound", cell->actor->name, qr_schema_find(message->type)->name);
     if (qr_address_role(message->to) == QR_ROLE_mesh)
@@ -526,10 +533,10 @@ static void call(qr_world_t *world, cell_t *cell, const qr_message_t *message)
     qr_outbox_reset(&world->outbox, cell->actor->max_out);
     world->outbox.alarm_us = message->type == QR_MESSAGE_alarm ? QR_NEVER_US : cell->alarm_us;
     if (message->type == QR_MESSAGE_alarm) cell->alarm_us = QR_NEVER_US;
-    cell->actor->handle(cell->state, world->config.given, message, &world->outbox);
+    cell->actor->handle(cell->state, given_of(world, cell->address), message, &world->outbox);
     cell->messages++;
     if (cell->actor->check && world->config.check_every && cell->messages % world->config.check_every == 0)
-        cell->actor->check(cell->state, world->config.given);
+        cell->actor->check(cell->state, given_of(world, cell->address));
     world->handling = NULL;
     arm(world, cell, world->outbox.alarm_us);
     for (uint32_t i = 0; i < world->outbox.count; i++) send_one(world, cell, &world->messages[i]);
@@ -652,6 +659,7 @@ static void deliver(qr_world_t *world, cell_t *cell, letter_t *letter)
     hash_in(world, letter->data, letter->bytes);
     remember(world, letter);
     if (world->config.trace) print_line(world->config.trace, world->now_us, message);
+    if (world->config.see) world->config.see(world->config.given, cell->address, message, world->now_us);
     call(world, cell, message);
 }
 
@@ -1391,7 +1399,7 @@ void qr_world_tell(const qr_world_t *world, FILE *out)
             if (!cell->actor->print || !cell->state) continue;
             qr_text_t text;
             qr_text_init(&text, data, sizeof data);
-            cell->actor->print(cell->state, world->config.given, &text);
+            cell->actor->print(cell->state, given_of(world, cell->address), &text);
             fprintf(out, "node %u: %s", n + 1, data);
         }
     fprintf(out, "finding: %s\n", world->finding);

@@ -66,6 +66,7 @@ typedef struct qr_sim_config {
     uint32_t node_count, mesh_count; /* nodes of one mesh, meshes (0 counts as 1): node n is of mesh n / node_count */
     const qr_sim_node_plan_t *nodes; /* [node_count], the same for every mesh; in a mesh every edge is linked with every device node */
     const qr_given_t *given;         /* of every node; its opaque pointers are the fakes' business */
+    const qr_given_t *givens;        /* NULL, or [node_count]: of each node its own, like `given` but for pools and costs */
     uint64_t link_us, local_us;      /* most delay of a message between nodes, inside one */
     uint32_t check_every;            /* W5; 0: never */
     const qr_sim_fault_t *faults;    /* [fault_count] by at_us */
@@ -77,6 +78,8 @@ typedef struct qr_sim_config {
     const qr_actor_class_t *facts, *publisher, *restorer, *asker;
     const qr_actor_class_t *doctored; /* NULL, or takes the place of the class of its role: tests of the checkers */
     FILE *trace;                      /* NULL, or every message as a line */
+    /* NULL, or told every message an actor hears (to == actor) and says (from == actor), in the order in which it happens. */
+    void (*see)(const qr_given_t *given, uint64_t actor, const qr_message_t *message, uint64_t now_us);
 } qr_sim_config_t;
 
 typedef struct qr_sim_counts {
