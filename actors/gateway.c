@@ -19,11 +19,14 @@
  *     never pass the table's size, which is at most the window.
  * G3. A request id is 24 bits of this gateway's epoch and a counter of 40 bits, whose low 16 are its place in the table. Never 0.
  * G4. Tokens are taken in order, each once: only index == taken is new. Nothing is shown after a stop string or an answer.
- * G5. free + open = capacity; encodes and places are the numbers of requests in the states that wait for them. */
+ * G5. free + open = capacity; encodes and places are the numbers of requests in the states that wait for them.
+ * G6. What a tenant's quota counts as open (requests, pages) is the sum over its requests in the table. A request holds its place
+ *     in `lanes` from its submission, its pages and tokens from its placing, all until G2 lets it go. */
 #include "actors/gateway.h"
 
 #include "actors/detokenize.h"
 #include "actors/note.h"
+#include "actors/quota.h"
 #include "base/error.h"
 #include "base/mutant.h"
 #include "base/prng.h"
@@ -65,8 +68,9 @@ typedef struct request {
     uint32_t finish; /* STOPPING: what to answer */
     uint32_t prompt_tokens, max_tokens, taken, cached_tokens;
     uint32_t temperature_bits, top_p_bits, min_p_bits, top_k, priority;
-    uint32_t next_free; /* free list */
-    uint32_t unused_word;
+    uint32_t next_free;               /* free list */
+    uint32_t tenant;                  /* 0 = the one without quotas */
+    uint32_t pages_held, tokens_held; /* taken of the tenant's quota */
     uint8_t logprobs, ignore_eos, echo, tenant_salt_bytes, cache_salt_bytes, unused[3];
     uint8_t tenant_salt[QR_SALT_BYTES_MAX], cache_salt[QR_SALT_BYTES_MAX];
     qr_detokenize_t detokenize;
@@ -82,13 +86,14 @@ typedef struct gateway {
     uint64_t text_capacity;
     uint64_t epoch, serial;
     uint64_t drain_asker, drain_by_us;
-    uint64_t submitted, finished, refused, cancelled, failed, slow_clients;
+    uint64_t submitted, finished, refused, cancelled, failed, slow_clients, over_quota;
     qr_prng_t prng;
     probe_t probes[PROBES_MAX];
     uint32_t capacity, open, free_head, encodes, places;
     uint32_t draining, stopped;
     uint32_t echo_owner, echo_count; /* index + 1 of the request whose prompt ids are kept; 0 = none */
     uint32_t unused;
+    qr_quota_t quotas[QR_TENANTS_MAX]; /* of tenant i + 1 */
 } gateway_t;
 
 /* What one request_deltas is put together in, and the answer to `tokens`. Scratch: empty between calls. */
@@ -140,9 +145,22 @@ static void turn(gateway_t *self, request_t *r, uint32_t state)
     r->state = state;
 }
 
+static qr_quota_t *quota_of(gateway_t *self, const request_t *r) { return r->tenant ? &self->quotas[r->tenant - 1] : NULL; }
+
+/* What it did not use of its tenant's tokens goes back with the rest. */
+static void leave_quota(gateway_t *self, request_t *r)
+{
+    qr_quota_t *quota = quota_of(self, r);
+    if (!quota) return;
+    uint32_t used = qr_min_u32(r->prompt_tokens + r->taken, r->tokens_held);
+    qr_quota_close(quota, QR_MUTANT(664) ? 0 : r->pages_held, QR_MUTANT(663) ? 0 : r->tokens_held - used);
+    r->tenant = 0;
+}
+
 static void release(gateway_t *self, request_t *r)
 {
     uint32_t index = index_of(self, r);
+    leave_quota(self, r);
     turn(self, r, FREE);
     if (self->echo_owner == index + 1) self->echo_owner = self->echo_count = 0;
     memset(r, 0, sizeof *r);
@@ -302,7 +320,9 @@ static void refuse_with(gateway_t *self, uint64_t asker, uint64_t key, uint32_t 
                         qr_outbox_t *outbox)
 {
     uint32_t retry =
-        reason == QR_E_BUSY || reason == QR_E_SHORTFALL || reason == QR_E_NO_WORKER || reason == QR_E_DRAINING ? RETRY_AFTER_MS : 0;
+        reason == QR_E_QUOTA || reason == QR_E_BUSY || reason == QR_E_SHORTFALL || reason == QR_E_NO_WORKER || reason == QR_E_DRAINING
+            ? RETRY_AFTER_MS
+            : 0;
     refuse(self, asker, key, reason, param, (qr_bytes_t){(const uint8_t *)sentence, strlen(sentence)}, retry, outbox);
 }
 
@@ -391,6 +411,20 @@ static fault_t check_sampling(const qr_request_submit_t *b)
     return fault(0, "", "");
 }
 
+static qr_quota_limits_t limits_of(const qr_request_submit_t *b)
+{
+    return (qr_quota_limits_t){.lanes = b->tenant_lanes, .pages = b->tenant_pages, .tokens_per_s = b->tenant_tokens_per_s};
+}
+
+static fault_t check_tenant(const gateway_t *self, const qr_request_submit_t *b)
+{
+    qr_quota_limits_t limits = limits_of(b);
+    if (b->tenant > QR_TENANTS_MAX) return fault(QR_E_INVALID, "tenant", "there is no such tenant");
+    if (b->tenant && !qr_quota_may_open(&self->quotas[b->tenant - 1], &limits))
+        return fault(QR_E_QUOTA, "", "as many requests run now as this key's tenant may have at once; ask again when one has ended");
+    return fault(0, "", "");
+}
+
 static fault_t check_submit(const gateway_t *self, const qr_given_t *given, uint64_t asker, const qr_request_submit_t *b)
 {
     if (self->draining) return fault(QR_E_DRAINING, "", qr_error_sentence(QR_E_DRAINING));
@@ -400,6 +434,7 @@ static fault_t check_submit(const gateway_t *self, const qr_given_t *given, uint
     if (b->echo_prompt && self->echo_owner) return fault(QR_E_BUSY, "", qr_error_sentence(QR_E_BUSY));
     fault_t f = check_input(given, b);
     if (f.reason == 0) f = check_sampling(b);
+    if (f.reason == 0) f = check_tenant(self, b);
     return f;
 }
 
@@ -435,6 +470,9 @@ static request_t *take(gateway_t *self, const qr_given_t *given, const qr_messag
     qr_copy(r->tenant_salt, b->tenant_salt.data, b->tenant_salt.count);
     qr_copy(r->cache_salt, b->cache_salt.data, b->cache_salt.count);
     if (r->echo) self->echo_owner = index + 1;
+    r->tenant = b->tenant;
+    qr_quota_limits_t limits = limits_of(b);
+    if (r->tenant) qr_quota_open(quota_of(self, r), &limits);
     return r;
 }
 
@@ -449,6 +487,34 @@ static uint32_t tokens_allowed(uint32_t context, uint32_t prompt, uint32_t asked
 {
     uint32_t left = qr_max_u32(context - prompt + QR_MUTANT(413), 1); /* the last token drawn needs no slot */
     return qr_min_u32(left, asked ? asked : MAX_TOKENS_DEFAULT);
+}
+
+/* Takes what the request may need of its tenant's quota. false: it was refused. */
+static bool take_quota(gateway_t *self, const qr_given_t *given, request_t *r, uint32_t prompt, uint64_t now_us, qr_outbox_t *outbox)
+{
+    static const char *const sentences[] = {
+        [QR_QUOTA_PAGES] = "the open requests of this key's tenant may need all the pages it may have; ask again when one has ended",
+        [QR_QUOTA_NEVER] = "this request may need more pages than this key's tenant may have; ask for fewer tokens",
+        [QR_QUOTA_TOKENS] = "this key's tenant has used the tokens it may use a second; ask again later",
+    };
+    qr_quota_t *quota = quota_of(self, r);
+    if (!quota) return true;
+    uint32_t tokens = prompt + r->max_tokens, retry_ms;
+    uint32_t pages = qr_quota_pages(&given->layout, tokens - 1, given->params.prefill_tile * QR_BATCHES_IN_FLIGHT);
+    uint32_t verdict = qr_quota_take(quota, now_us, tokens, pages, &retry_ms);
+    if (verdict == QR_QUOTA_FINE) {
+        r->pages_held = pages;
+        r->tokens_held = tokens;
+        return true;
+    }
+    uint32_t reason = verdict == QR_QUOTA_NEVER ? QR_E_NEVER_FITS : QR_E_QUOTA;
+    if (reason == QR_E_QUOTA) {
+        self->over_quota++;
+        if (!retry_ms) retry_ms = RETRY_AFTER_MS;
+    }
+    qr_bytes_t sentence = {(const uint8_t *)sentences[verdict], strlen(sentences[verdict])};
+    refuse(self, r->asker, r->key, reason, "", sentence, retry_ms, outbox);
+    return false;
 }
 
 static void place(gateway_t *self, request_t *r, qr_u32s_t tokens, uint64_t now_us, qr_outbox_t *outbox)
@@ -500,7 +566,10 @@ static void on_prompt(gateway_t *self, const qr_given_t *given, request_t *r, qr
         return;
     }
     r->max_tokens = QR_MUTANT(212) && r->max_tokens ? r->max_tokens : tokens_allowed(context, (uint32_t)tokens.count, r->max_tokens);
-    place(self, r, tokens, now_us, outbox);
+    if (take_quota(self, given, r, (uint32_t)tokens.count, now_us, outbox))
+        place(self, r, tokens, now_us, outbox);
+    else
+        release(self, r);
 }
 
 static void on_request_submit(gateway_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -509,6 +578,7 @@ static void on_request_submit(gateway_t *self, const qr_given_t *given, const qr
     self->submitted++;
     fault_t f = check_submit(self, given, message->from, b);
     if (f.reason) {
+        self->over_quota += f.reason == QR_E_QUOTA;
         refuse_with(self, message->from, b->key, f.reason, f.param, f.sentence, outbox);
         return;
     }
@@ -684,6 +754,7 @@ static void on_place_refused(gateway_t *self, const qr_message_t *message, qr_ou
         bool later = b->reason == QR_E_BUSY || b->reason == QR_E_SHORTFALL || b->reason == QR_E_NO_WORKER || b->reason == QR_E_DRAINING;
         answer_error(self, r, b->reason, b->retry_after_ms ? b->retry_after_ms : later ? RETRY_AFTER_MS : 0, outbox);
     }
+    if (r->taken == 0) r->prompt_tokens = 0; /* nothing of it ran: its tenant used nothing */
     release(self, r);
     settle_drain(self, message->now_us, outbox);
 }
@@ -791,11 +862,11 @@ enum {
 
 static void on_metrics_read(const gateway_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
-    const uint32_t ids[] = {METRIC_requests_submitted_total, METRIC_requests_finished_total, METRIC_requests_refused_total,
-                            METRIC_requests_cancelled_total, METRIC_requests_failed_total,   METRIC_requests_open,
-                            METRIC_slow_clients_total};
-    const uint64_t values[] = {self->submitted, self->finished, self->refused,     self->cancelled,
-                               self->failed,    self->open,     self->slow_clients};
+    const uint32_t ids[] = {METRIC_requests_submitted_total, METRIC_requests_finished_total,  METRIC_requests_refused_total,
+                            METRIC_requests_cancelled_total, METRIC_requests_failed_total,    METRIC_requests_open,
+                            METRIC_slow_clients_total,       METRIC_requests_over_quota_total};
+    const uint64_t values[] = {self->submitted, self->finished, self->refused,      self->cancelled,
+                               self->failed,    self->open,     self->slow_clients, self->over_quota};
     qr_metrics_t body = {.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}};
     qr_send(outbox, message->from, metrics, &body);
 }
@@ -835,6 +906,21 @@ static void check_request(const qr_given_t *given, const request_t *r, uint32_t 
     qr_assert((r->state == STOPPING) == (r->usage_by_us != QR_NEVER_US) || r->state == CLOSING);
 }
 
+/* G6 */
+static void check_quotas(const gateway_t *self)
+{
+    uint32_t open[QR_TENANTS_MAX + 1] = {0}, pages[QR_TENANTS_MAX + 1] = {0};
+    for (uint32_t i = 0; i < self->capacity; i++) {
+        const request_t *r = request_at(self, i);
+        if (r->state == FREE) continue;
+        qr_assert(r->tenant <= QR_TENANTS_MAX);
+        open[r->tenant]++;
+        pages[r->tenant] += r->pages_held;
+    }
+    for (uint32_t t = 1; t <= QR_TENANTS_MAX; t++)
+        qr_assert(self->quotas[t - 1].open == open[t] && (self->quotas[t - 1].pages == pages[t] || QR_MUTANT(664)));
+}
+
 static void gateway_check(const void *block, const qr_given_t *given)
 {
     const gateway_t *self = block;
@@ -853,6 +939,7 @@ static void gateway_check(const void *block, const qr_given_t *given)
     for (uint32_t i = self->free_head; i < self->capacity; i = request_at(self, i)->next_free) free_count++;
     qr_assert(open == self->open && encodes == self->encodes && places == self->places); /* G2, G5 */
     qr_assert(free_count + open == self->capacity && encodes + places == open);          /* G5 */
+    check_quotas(self);
     const deltas_t *d = deltas_of(self);
     qr_assert(d->count == 0 && d->token_count == 0 && d->text_count == 0);
     qr_assert(self->echo_owner == 0 || request_at(self, self->echo_owner - 1)->echo);

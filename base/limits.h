@@ -15,6 +15,7 @@ enum {
     QR_STOPS_MAX = 16,             /* stop strings of one request; more: 400 */
     QR_STOP_BYTES_MAX = 256,       /* bytes of one stop string; longer: 400 */
     QR_SALT_BYTES_MAX = 64,        /* bytes of tenant salt or cache_salt; longer: 400 */
+    QR_TENANTS_MAX = 256,          /* tenants of one keys file; more: the file is refused at boot */
     QR_PARTNERS_MAX = 64,          /* actors of other failure units one actor may know */
     QR_NODES_MAX = 32,             /* nodes of one mesh */
     QR_ACTORS_MAX = 64,            /* actors of one node */

@@ -1,4 +1,4 @@
-/* link: qr_actor_gateway qr_actor_detokenize qr_actor_router qr_messages */
+/* link: qr_actor_gateway qr_actor_quota qr_actor_detokenize qr_actor_router qr_messages */
 /* edge.c - what one decode step costs the edge at 32 streams: tokens from the worker through router and gateway to request_deltas, both
  * tokens_taken, and encode and decode of all five messages. Sockets are not in it. Goal: a few microseconds; the step itself takes
  * milliseconds. `--tiny` runs a few steps. */

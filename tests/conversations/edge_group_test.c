@@ -1,4 +1,4 @@
-/* link: qr_actor_gateway qr_actor_detokenize qr_actor_router qr_transport qr_messages */
+/* link: qr_actor_gateway qr_actor_quota qr_actor_detokenize qr_actor_router qr_transport qr_messages */
 /* The edge group in a world of chance: real gateway and router between a scripted asker, text and two workers (one on another node).
  * Messages are encoded, judged by the host's own credit table, and delivered in any order that keeps each pair's own. Workers refuse,
  * answer late, repeat, fail and go away; clients leave. Every request must be answered once, with the right tokens in the right order,

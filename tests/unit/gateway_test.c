@@ -1,4 +1,5 @@
-/* link: qr_actor_gateway qr_actor_detokenize qr_schema */
+/* link: qr_actor_gateway qr_actor_quota qr_actor_detokenize qr_schema */
+#define _GNU_SOURCE
 /* The gateway by hand: every request gets its one answer; contexts, stop strings, characters, deadlines, bounds. */
 #include "tests/unit/edge_harness.h"
 
@@ -674,6 +675,145 @@ static void test_request_ids(void **unused)
     assert_int_equal(second & 0xffff, 1);
 }
 
+/* ---- tenants ------------------------------------------------------------------------------------------------------------ */
+
+/* A request of token ids by a tenant, with its limits. */
+static void submit_as(uint32_t tenant, uint64_t key, uint32_t count, uint32_t max_tokens, uint32_t lanes, uint32_t pages, uint32_t rate)
+{
+    SAY(&rig, to(HTTP), request_submit, .key = key, .kind = QR_INPUT_TOKENS, .tokens = {zeros, count}, .max_tokens = max_tokens,
+        .tenant_salt = TEXT_COLUMN("pepper"), .tenant = tenant, .tenant_lanes = lanes, .tenant_pages = pages, .tenant_tokens_per_s = rate);
+}
+static void assert_quota(uint64_t key, uint32_t reason, uint32_t retry_after_ms, const char *word)
+{
+    const qr_request_refused_t *r = NEXT(&rig, to(HTTP), request_refused);
+    assert_int_equal(r->key, key);
+    assert_int_equal(r->reason, reason);
+    assert_int_equal(r->retry_after_ms, retry_after_ms);
+    assert_int_equal(r->param.count, 0);
+    assert_non_null(memmem(r->text.data, r->text.count, word, strlen(word)));
+    rig_quiet(&rig);
+}
+
+static void test_a_tenants_salt_and_wishes_travel(void **unused)
+{
+    (void)unused;
+    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TEXT, .text = TEXT_COLUMN("hi"), .tenant_salt = TEXT_COLUMN("pepper"),
+        .cache_salt = TEXT_COLUMN("salt"), .tenant = QR_TENANTS_MAX, .priority = 7, .budget_us = 1000, .tenant_lanes = 1);
+    uint64_t id = NEXT(&rig, to(TEXT), text_encode)->request_id;
+    SAY(&rig, to(TEXT), text_encoded, .request_id = id, .tokens = U32_COLUMN(3, 4));
+    const qr_place_t *place = NEXT(&rig, to(ROUTER), place);
+    assert_bytes(place->tenant_salt, "pepper");
+    assert_bytes(place->cache_salt, "salt");
+    assert_int_equal(place->priority, 7);
+    assert_int_equal(place->budget_us, 1000);
+    submit_as(QR_TENANTS_MAX + 1, 2, 4, 4, 0, 0, 0);
+    assert_refused(HTTP, 2, QR_E_INVALID, "tenant");
+}
+
+static void test_lanes_of_a_tenant(void **unused)
+{
+    (void)unused;
+    submit_as(1, 1, 4, 4, 2, 0, 0);
+    uint64_t first = NEXT(&rig, to(ROUTER), place)->request_id;
+    SAY(&rig, to(HTTP), request_submit, .key = 2, .kind = QR_INPUT_TEXT, .text = TEXT_COLUMN("hi"), .tenant = 1, .tenant_lanes = 2);
+    uint64_t second = NEXT(&rig, to(TEXT), text_encode)->request_id; /* one that is not placed yet counts too */
+    submit_as(1, 3, 4, 4, 2, 0, 0);
+    assert_quota(3, QR_E_QUOTA, 1000, "at once");
+    submit_as(2, 4, 4, 4, 1, 0, 0); /* others are not touched */
+    (void)NEXT(&rig, to(ROUTER), place);
+    (void)submit_tokens(5, 4, 4);
+    SAY(&rig, to(TEXT), text_refused, .request_id = second, .reason = QR_E_INVALID);
+    (void)NEXT(&rig, to(HTTP), request_refused);
+    submit_as(1, 6, 4, 4, 2, 0, 0);
+    (void)NEXT(&rig, to(ROUTER), place);
+    /* A client that left holds its place until the router is done with it. */
+    SAY(&rig, to(HTTP), request_cancel, .key = 1, .reason = QR_E_CANCELLED);
+    submit_as(1, 7, 4, 4, 2, 0, 0);
+    assert_quota(7, QR_E_QUOTA, 1000, "at once");
+    ended(first, QR_FINISH_CANCELLED);
+    submit_as(1, 8, 4, 4, 2, 0, 0);
+    (void)NEXT(&rig, to(ROUTER), place);
+    rig_quiet(&rig);
+}
+
+static void test_pages_of_a_tenant(void **unused)
+{
+    (void)unused;
+    given.layout.group_count = 1;
+    given.layout.page_tokens = 4;
+    submit_as(1, 1, 5, 8, 0, 5, 0); /* 12 rows: the last token drawn needs none */
+    uint64_t first = NEXT(&rig, to(ROUTER), place)->request_id;
+    submit_as(1, 2, 5, 5, 0, 5, 0); /* 9 rows */
+    assert_quota(2, QR_E_QUOTA, 1000, "pages");
+    submit_as(1, 3, 4, 5, 0, 5, 0); /* 8 rows: 3 + 2 pages */
+    uint64_t third = NEXT(&rig, to(ROUTER), place)->request_id;
+    submit_as(1, 4, 1, 1, 0, 5, 0);
+    assert_quota(4, QR_E_QUOTA, 1000, "pages");
+    submit_as(1, 5, 20, 2, 0, 5, 0); /* 21 rows never fit 5 pages: waiting would not help */
+    assert_quota(5, QR_E_NEVER_FITS, 0, "fewer tokens");
+    ended(first, QR_FINISH_LENGTH);
+    submit_as(1, 6, 5, 8, 0, 5, 0);
+    (void)NEXT(&rig, to(ROUTER), place);
+    rig_quiet(&rig);
+    SAY(&rig, to(ROUTER), place_refused, .request_id = third, .reason = QR_E_BUSY);
+    (void)NEXT(&rig, to(HTTP), request_refused);
+    submit_as(1, 7, 4, 5, 0, 5, 0);
+    (void)NEXT(&rig, to(ROUTER), place);
+}
+
+static void test_tokens_per_second_of_a_tenant(void **unused)
+{
+    (void)unused;
+    submit_as(1, 1, 4, 12, 0, 0, 2); /* the bucket holds 20 */
+    uint64_t first = NEXT(&rig, to(ROUTER), place)->request_id;
+    submit_as(1, 2, 4, 4, 0, 0, 2);
+    assert_quota(2, QR_E_QUOTA, 2000, "a second");
+    rig.now_us += 1999999;
+    submit_as(1, 2, 4, 4, 0, 0, 2);
+    assert_quota(2, QR_E_QUOTA, 1, "a second");
+    rig.now_us += 1;
+    submit_as(1, 3, 4, 4, 0, 0, 2);
+    (void)NEXT(&rig, to(ROUTER), place);
+    /* The first ends after 2 of its 12: 10 come back. */
+    tokens(first, 0, (const uint32_t[]){0, 1}, 2, QR_FINISH_STOP);
+    ended(first, QR_FINISH_STOP);
+    submit_as(1, 4, 4, 7, 0, 0, 2);
+    assert_quota(4, QR_E_QUOTA, 500, "a second");
+    submit_as(1, 5, 4, 6, 0, 0, 2);
+    uint64_t fifth = NEXT(&rig, to(ROUTER), place)->request_id;
+    /* What the router refused used nothing; what was cut to the context takes what it may draw. */
+    SAY(&rig, to(ROUTER), place_refused, .request_id = fifth, .reason = QR_E_NO_WORKER);
+    rig.now_us += 100 * 1000000ull;
+    submit_as(1, 6, 31, 500, 0, 0, 2);
+    (void)NEXT(&rig, to(ROUTER), place);
+    submit_as(1, 7, 1, 1, 0, 0, 2);
+    assert_quota(7, QR_E_QUOTA, (32 - 20 + 2) * 500, "a second");
+}
+
+/* Whatever ends a request, its tenant's quota is free afterwards; the rig checks the sums after every message. */
+static void test_quotas_come_back_whatever_happens(void **unused)
+{
+    (void)unused;
+    for (uint32_t round = 0; round < 6; round++) {
+        submit_as(1, round, 4, 4, 1, 0, 0);
+        uint64_t id = NEXT(&rig, to(ROUTER), place)->request_id;
+        switch (round) {
+        case 0: ended(id, QR_FINISH_LENGTH); break;
+        case 1: SAY(&rig, to(ROUTER), place_refused, .request_id = id, .reason = QR_E_NEVER_FITS); break;
+        case 2: SAY(&rig, to(ROUTER), place_ended, .request_id = id, .finish = QR_FINISH_ERROR, .error = QR_E_DEVICE); break;
+        case 3:
+            rig_pass(&rig, given.params.request_timeout_ms * 1000);
+            ended(id, QR_FINISH_CANCELLED);
+            break;
+        case 4:
+            SAY(&rig, to(HTTP), request_cancel, .key = round, .reason = QR_E_CANCELLED);
+            SAY(&rig, to(ROUTER), place_refused, .request_id = id, .reason = QR_E_BUSY);
+            break;
+        default: SAY(&rig, to(MESH), stop, .budget_us = 1); ended(id, QR_FINISH_CANCELLED);
+        }
+    }
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -703,6 +843,11 @@ int main(void)
         T(test_a_flood_of_text_is_taken_in_parts),
         T(test_tokens_of_a_stranger),
         T(test_request_ids),
+        T(test_a_tenants_salt_and_wishes_travel),
+        T(test_lanes_of_a_tenant),
+        T(test_pages_of_a_tenant),
+        T(test_tokens_per_second_of_a_tenant),
+        T(test_quotas_come_back_whatever_happens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
