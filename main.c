@@ -11,6 +11,7 @@
 #include "actors/io/facts_tool.h"
 #include "actors/io/generate.h"
 #include "actors/io/http.h"
+#include "actors/io/keys.h"
 #include "actors/io/prompt.h"
 #include "actors/io/text.h"
 #include "actors/page_manager.h"
@@ -291,6 +292,13 @@ static int options_read(int count, char **word, uint32_t audience, qr_params_t *
     return 0;
 }
 
+/* What http would refuse is refused before the model is loaded. */
+static int boot_edge(const boot_t *boot)
+{
+    char message[512];
+    return node_has(boot, QR_ROLE_http) && qr_http_check(&boot->given.params, message, sizeof message) ? fail(message, NULL) : 0;
+}
+
 /* ---- serve, node ----------------------------------------------------------------------------------------------------- */
 
 static int serve_own(void *context, int words, char **word)
@@ -305,6 +313,7 @@ static int serve_as(const char *name, uint32_t audience, int count, char **word)
     int status = options_read(count, word, audience, &boot.given.params, serve_own, &boot);
     if (status == -1) return print_usage(name, audience, "  --no-store          keep nothing on disk: no catalog, no durable chunks\n"), 0;
     if (!status) status = boot_topology(&boot);
+    if (!status) status = boot_edge(&boot);
     if (!status) status = boot_store(&boot);
     if (!status) status = boot_model(&boot);
     if (!status) {
@@ -605,14 +614,25 @@ static int bench_main(int count, char **word)
 
 /* ---- the table ----------------------------------------------------------------------------------------------------------- */
 
+/* The lines go to stdout, for the keys file; the key itself to stderr, for its user. */
+static int keys_bearer(const char *tenant)
+{
+    char bearer[QR_BEARER_BYTES + 1], lines[512], message[256];
+    if (qr_keys_make(tenant, bearer, lines, message, sizeof message)) return fail("keys --bearer", message);
+    fprintf(stderr, "the key of %s, shown this once: %s\n", tenant, bearer);
+    printf("%s", lines);
+    return 0;
+}
 static int keys_main(int count, char **word)
 {
     char buffer[512], key[QR_TOPOLOGY_KEY_BYTES];
     qr_text_t error;
     qr_text_init(&error, buffer, sizeof buffer);
     bool help = count == 1 && (!strcmp(word[0], "--help") || !strcmp(word[0], "-h"));
+    if (count == 2 && !strcmp(word[0], "--bearer")) return keys_bearer(word[1]);
     if (help || count != 2 || word[0][0] == '-')
-        return fprintf(help ? stdout : stderr, "usage: quire keys FOLDER NODE   makes FOLDER/NODE.secret and prints the public key for the topology file\n"),
+        return fprintf(help ? stdout : stderr, "usage: quire keys FOLDER NODE      makes FOLDER/NODE.secret and prints the public key for the topology file\n"
+                                               "       quire keys --bearer TENANT  makes an API key: prints the lines for the keys file, and the key on stderr\n"),
                help ? 0 : EXIT_USAGE;
     if (!*word[1] || strlen(word[1]) >= QR_TOPOLOGY_NAME_BYTES || word[1][0] == '-' ||
         strspn(word[1], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != strlen(word[1]))
@@ -667,7 +687,7 @@ static const struct subcommand {
     {"bench", bench_main, "measure prefill, decode and streams through the actors"},
     {"node", node_main, "run one node of a mesh (topology file)"},
     {"simulate", simulate_main, "run seeded worlds of the same actors and look for faults"},
-    {"keys", keys_main, "make a node's CURVE keys"},
+    {"keys", keys_main, "make a node's CURVE keys, or an API key"},
     {"tap", qr_tap_main, "print a recorded run by the message schema"},
     {"replay", replay_main, "run a recorded run's actors again and compare every byte they say"},
 };

@@ -5,12 +5,14 @@
  *     GET  /healthz                                this actor answers
  *     GET  /readyz  /health                        probe -> gateway (and the whole path of a request) -> probe_done
  *     GET  /metrics                                metrics_read -> everybody -> metrics
- *     POST /admin/cache/drop                       cache_drop -> page_manager -> cache_dropped; loopback only
+ *     POST /admin/cache/drop                       cache_drop -> page_manager -> cache_dropped; loopback only, or an admin's key
  *
  * Choices a client may ask about:
  * - A streamed answer sends its status with the first delta (or after 10 s of waiting), so a refusal has its own status.
  * - A client that closes, or half-closes, its connection cancels its request.
  * - A stream that is not read up to params.stream_bytes ends with an error event of code slow_client.
+ * - With a keys file every path but the signs of life needs a key. The key stays in http_server; what travels to the gateway is its
+ *   tenant's number, salt and limits.
  * - logprobs are those of the drawn token, for every token drawn, the one that ends the answer included.
  *
  * Invariants: I1. at most QR_REQUESTS_MAX submits, one probe and one metrics_read per source are open. I2. Every exchange that
@@ -82,6 +84,11 @@ static void done(void *block)
     qr_http_buffer_done(&self->scratch);
     free(self->sources);
     self->sources = NULL;
+}
+
+int qr_http_check(const qr_params_t *params, char *message, size_t message_bytes)
+{
+    return qr_http_server_check(params, message, message_bytes);
 }
 
 uint16_t qr_http_port(const void *block)
@@ -158,7 +165,11 @@ static uint64_t submit_bytes(const qr_http_request_t *r)
 
 static void submit(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, uint64_t now_us, qr_outbox_t *outbox)
 {
+    static const qr_tenant_t only = {0}; /* without a keys file: no salt, no bounds */
     const qr_http_request_t *r = x->request;
+    const qr_tenant_t *tenant = x->tenant ? qr_http_server_tenant(self->server, x) : &only;
+    uint64_t budget_us = given->params.request_timeout_ms * 1000;
+    if (r->deadline_ms && !QR_MUTANT(672)) budget_us = qr_min_u64(budget_us, r->deadline_ms * 1000);
     uint32_t stop_bytes = 0;
     for (uint32_t i = 0; i < r->stop_count; i++) stop_bytes += r->stop_lengths[i];
     qr_request_submit_t body = {
@@ -179,9 +190,14 @@ static void submit(http_t *self, const qr_given_t *given, qr_http_exchange_t *x,
         .lengths = {r->lengths, r->message_count},
         .stop = {r->stop, stop_bytes},
         .stop_lengths = {r->stop_lengths, r->stop_count},
+        .tenant_salt = {tenant->salt, x->tenant && !QR_MUTANT(673) ? sizeof tenant->salt : 0},
         .cache_salt = {r->cache_salt, r->cache_salt_bytes},
         .priority = r->priority,
-        .budget_us = given->params.request_timeout_ms * 1000,
+        .budget_us = budget_us,
+        .tenant = x->tenant,
+        .tenant_lanes = tenant->lanes,
+        .tenant_pages = tenant->pages,
+        .tenant_tokens_per_s = tenant->tokens_per_s,
     };
     qr_send(outbox, self->gateway, request_submit, &body);
     x->submitted = true;

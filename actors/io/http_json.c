@@ -15,7 +15,7 @@
 #include "base/mutant.h"
 #include "base/utf8.h"
 
-enum { ERROR_SHOWN_BYTES = 60, TEMPERATURE_MAX = 100, LOGPROBS_MAX = 5 };
+enum { ERROR_SHOWN_BYTES = 60, TEMPERATURE_MAX = 100, LOGPROBS_MAX = 5, DEADLINE_MS_MAX = 86400000 };
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------------------- */
 
@@ -175,6 +175,7 @@ static const struct status {
     {QR_E_NOT_FOUND, 404, "not_found"},
     {QR_E_PERMISSION, 403, "permission"},
     {QR_E_BUSY, 429, "rate_limit_exceeded"},
+    {QR_E_QUOTA, 429, "rate_limit_exceeded"},
     {QR_E_SHORTFALL, 429, "rate_limit_exceeded"},
     {QR_E_NO_WORKER, 503, "no_worker"},
     {QR_E_DRAINING, 503, "draining"},
@@ -351,6 +352,13 @@ static int on_priority(parse_t *p, const char *name, const json_t *value)
     int64_t number;
     int error = get_integer(p, name, value, 0, 255, &number);
     if (!error) p->request->priority = (uint32_t)number;
+    return error;
+}
+static int on_deadline(parse_t *p, const char *name, const json_t *value)
+{
+    int64_t number;
+    int error = get_integer(p, name, value, 1, DEADLINE_MS_MAX, &number);
+    if (!error) p->request->deadline_ms = (uint64_t)number;
     return error;
 }
 static int on_ignore_eos(parse_t *p, const char *name, const json_t *value) { return get_bool(p, name, value, &p->request->ignore_eos); }
@@ -626,6 +634,7 @@ static const struct field {
     {"top_logprobs", CHAT, on_top_logprobs},
     {"cache_salt", BOTH, on_cache_salt},
     {"priority", BOTH, on_priority},
+    {"deadline_ms", BOTH, on_deadline},
     {"ignore_eos", BOTH, on_ignore_eos},
     {"return_token_ids", BOTH, on_token_ids},
     /* off only */

@@ -55,8 +55,8 @@ typedef struct qr_http_request {
     uint32_t max_tokens, top_k, priority;
     uint32_t temperature_bits, top_p_bits, min_p_bits;
     uint32_t stop_count, message_count;
-    uint64_t seed;
-    uint32_t *tokens; /* [token_count] */
+    uint64_t seed, deadline_ms; /* deadline 0: the server's own */
+    uint32_t *tokens;           /* [token_count] */
     size_t token_count;
     uint8_t *text; /* [text_bytes] */
     size_t text_bytes;

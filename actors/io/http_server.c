@@ -54,6 +54,7 @@ typedef struct route route_t;
 /* One HTTP request on libmicrohttpd's side. */
 typedef struct call {
     const route_t *route;
+    uint32_t tenant; /* index + 1, 0: there are none */
     connection_t *connection;
     qr_http_buffer_t body;
     qr_http_exchange_t *exchange;
@@ -63,6 +64,7 @@ typedef struct call {
 
 struct qr_http_server {
     const qr_given_t *given;
+    qr_keys_t *keys; /* NULL: nobody needs one */
     struct MHD_Daemon *daemon;
     pthread_mutex_t lock;
     int listen_fd, wake_fd, watch_fd;
@@ -168,6 +170,8 @@ static void count_answer(qr_http_server_t *s, uint32_t status)
     unlock(s);
 }
 
+static const char challenge[] = "Bearer realm=\"quire\""; /* goes with every 401 (RFC 9110, 11.6.1) */
+
 /* Queues a whole answer; takes the body. */
 static enum MHD_Result answer(qr_http_server_t *s, struct MHD_Connection *c, uint32_t status, uint32_t retry_after_s, const char *type,
                               const char *allow, bool close_after, qr_http_buffer_t *body)
@@ -182,6 +186,7 @@ static enum MHD_Result answer(qr_http_server_t *s, struct MHD_Connection *c, uin
     MHD_add_response_header(r, "Cache-Control", "no-store");
     if (allow) MHD_add_response_header(r, "Allow", allow);
     if (close_after) MHD_add_response_header(r, "Connection", "close");
+    if (status == 401 && !QR_MUTANT(668)) MHD_add_response_header(r, "WWW-Authenticate", challenge);
     if (retry_after_s) {
         char seconds[16];
         snprintf(seconds, sizeof seconds, "%u", retry_after_s);
@@ -223,15 +228,18 @@ static void send_raw(int fd, const qr_http_error_t *error)
     static const struct {
         uint32_t status;
         const char *phrase;
-    } phrases[] = {{408, "Request Timeout"}, {413, "Content Too Large"}, {503, "Service Unavailable"}};
+    } phrases[] = {
+        {401, "Unauthorized"}, {403, "Forbidden"}, {408, "Request Timeout"}, {413, "Content Too Large"}, {503, "Service Unavailable"}};
     const char *phrase = "Bad Request";
     for (size_t i = 0; i < QR_COUNT(phrases); i++)
         if (phrases[i].status == error->status) phrase = phrases[i].phrase;
     qr_http_buffer_t body = {0}, whole = {0};
     qr_http_put_error(&body, error);
     char head[256];
-    snprintf(head, sizeof head, "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n",
-             error->status, phrase, body.count, error->retry_after_s ? "Retry-After: 1\r\n" : "");
+    snprintf(head, sizeof head,
+             "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s%s%s%s\r\n", error->status,
+             phrase, body.count, error->retry_after_s ? "Retry-After: 1\r\n" : "", error->status == 401 ? "WWW-Authenticate: " : "",
+             error->status == 401 && !QR_MUTANT(668) ? challenge : "", error->status == 401 ? "\r\n" : "");
     qr_http_put(&whole, head);
     qr_http_put_bytes(&whole, body.data, body.count);
     ssize_t sent = whole.failed ? -1 : send(fd, whole.data, whole.count, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -313,11 +321,14 @@ static enum MHD_Result begin_stream(qr_http_server_t *s, struct MHD_Connection *
 
 /* ---- routes -------------------------------------------------------------------------------------------------------------------------- */
 
+/* Whose key a route takes when there is a keys file. */
+enum { ANYBODY, TENANT, ADMIN };
 typedef enum MHD_Result (*route_fn)(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, const char *url);
 struct route {
     const char *path;
     const char *method; /* GET also serves HEAD */
     bool prefix;        /* anything may follow */
+    uint8_t access;
     route_fn serve;
 };
 
@@ -338,6 +349,7 @@ static enum MHD_Result hand_over(qr_http_server_t *s, struct MHD_Connection *c, 
         return answer_error(s, c, &error, NULL, false);
     }
     x->kind = kind;
+    x->tenant = call->tenant;
     x->mhd_holds = x->actor_holds = true;
     x->connection = c;
     x->peer = call->connection;
@@ -439,25 +451,30 @@ static enum MHD_Result serve_metrics(qr_http_server_t *s, struct MHD_Connection 
     return hand_over(s, c, call, QR_HTTP_METRICS, NULL, 0);
 }
 
+static bool is_loopback_address(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET) {
+        struct sockaddr_in four;
+        memcpy(&four, address, sizeof four);
+        return (ntohl(four.sin_addr.s_addr) >> 24) == 127;
+    }
+    if (address->sa_family != AF_INET6) return false;
+    struct sockaddr_in6 six;
+    memcpy(&six, address, sizeof six);
+    if (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) return six.sin6_addr.s6_addr[12] == 127;
+    return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+}
+
 static bool is_loopback(struct MHD_Connection *c)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    if (!info || !info->client_addr) return false;
-    if (info->client_addr->sa_family == AF_INET) {
-        struct sockaddr_in four;
-        memcpy(&four, info->client_addr, sizeof four);
-        return (ntohl(four.sin_addr.s_addr) >> 24) == 127;
-    }
-    if (info->client_addr->sa_family != AF_INET6) return false;
-    struct sockaddr_in6 six;
-    memcpy(&six, info->client_addr, sizeof six);
-    if (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) return six.sin6_addr.s6_addr[12] == 127;
-    return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+    return info && info->client_addr && is_loopback_address(info->client_addr);
 }
 static enum MHD_Result serve_drop(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, const char *url)
 {
     (void)url;
-    /* A page in a browser reaches loopback too, but always says where it came from. */
+    /* Without keys, this machine's programs. A page in a browser reaches loopback too, but always says where it came from. */
+    if (s->keys) return hand_over(s, c, call, QR_HTTP_DROP, NULL, 0);
     if (is_loopback(c) && (QR_MUTANT(246) || !MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin")))
         return hand_over(s, c, call, QR_HTTP_DROP, NULL, 0);
     qr_http_error_t error;
@@ -467,15 +484,15 @@ static enum MHD_Result serve_drop(qr_http_server_t *s, struct MHD_Connection *c,
 }
 
 static const route_t routes[] = {
-    {"/v1/completions", "POST", false, serve_completions},
-    {"/v1/chat/completions", "POST", false, serve_chat},
-    {"/v1/models", "GET", false, serve_models},
-    {"/v1/models/", "GET", true, serve_model},
-    {"/healthz", "GET", false, serve_health},
-    {"/readyz", "GET", false, serve_ready},
-    {"/health", "GET", false, serve_ready},
-    {"/metrics", "GET", false, serve_metrics},
-    {"/admin/cache/drop", "POST", false, serve_drop},
+    {"/v1/completions", "POST", false, TENANT, serve_completions},
+    {"/v1/chat/completions", "POST", false, TENANT, serve_chat},
+    {"/v1/models", "GET", false, TENANT, serve_models},
+    {"/v1/models/", "GET", true, TENANT, serve_model},
+    {"/healthz", "GET", false, ANYBODY, serve_health},
+    {"/readyz", "GET", false, ANYBODY, serve_ready},
+    {"/health", "GET", false, ANYBODY, serve_ready},
+    {"/metrics", "GET", false, ADMIN, serve_metrics},
+    {"/admin/cache/drop", "POST", false, ADMIN, serve_drop},
 };
 
 static const route_t *find_route(const char *url)
@@ -486,6 +503,66 @@ static const route_t *find_route(const char *url)
             return &routes[i];
     }
     return NULL;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct credentials {
+    uint32_t count;    /* of Authorization headers */
+    const char *value; /* of the last */
+} credentials_t;
+
+static enum MHD_Result find_credentials(void *context, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    (void)kind;
+    credentials_t *found = context;
+    if (strcasecmp(key, "Authorization") != 0) return MHD_YES;
+    found->count++;
+    found->value = value;
+    return MHD_YES;
+}
+
+/* The token of `Bearer TOKEN` (RFC 6750, 2.1), in the header's own memory. NULL: there is none. */
+static const char *bearer_of(const char *value, size_t *ret_bytes)
+{
+    static const char scheme[] = "Bearer";
+    size_t bytes = sizeof scheme - 1;
+    if (!value || strncasecmp(value, scheme, bytes) != 0 || value[bytes] != ' ') return NULL;
+    value += bytes;
+    value += strspn(value, " ");
+    *ret_bytes = strcspn(value, " \t");
+    return *ret_bytes && !value[*ret_bytes + strspn(value + *ret_bytes, " \t")] ? value : NULL;
+}
+
+/* Sets the call's tenant. true: *error says why the key, or its absence, does not do. */
+static bool check_key(const qr_http_server_t *s, struct MHD_Connection *c, call_t *call, qr_http_error_t *error)
+{
+    if (!s->keys || call->route->access == ANYBODY) return false;
+    credentials_t found = {0};
+    size_t bytes = 0;
+    uint32_t tenant = 0;
+    bool admin = false;
+    MHD_get_connection_values(c, MHD_HEADER_KIND, find_credentials, &found);
+    const char *bearer = found.count == 1 || QR_MUTANT(669) ? bearer_of(found.value, &bytes) : NULL;
+    if (!bearer || !qr_keys_find(s->keys, bearer, bytes, &tenant, &admin)) {
+        qr_http_error_invalid(error, "", "%s",
+                              bearer ? "this server does not know the API key"
+                                     : "this server needs an API key, in one header: Authorization: Bearer KEY");
+        error->status = 401;
+        error->code = "invalid_api_key";
+        return true;
+    }
+    call->tenant = tenant + 1;
+    if (admin || call->route->access != ADMIN || QR_MUTANT(670)) return false;
+    static const char why[] = "this path needs a key that is marked admin";
+    qr_http_error_reason(error, QR_E_PERMISSION, (qr_bytes_t){0}, (qr_bytes_t){(const uint8_t *)why, sizeof why - 1}, 0);
+    return true;
+}
+
+const qr_tenant_t *qr_http_server_tenant(const qr_http_server_t *s, const qr_http_exchange_t *x)
+{
+    return x->tenant ? &s->keys->tenants[x->tenant - 1] : NULL;
 }
 
 /* ---- libmicrohttpd's callbacks --------------------------------------------------------------------------------------------------------
@@ -613,6 +690,8 @@ static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c,
         error.code = "method_not_allowed";
         return answer_error(s, c, &error, get ? "GET, HEAD, OPTIONS" : "POST, OPTIONS", true);
     }
+    /* A body may be on its way already: that answer goes around libmicrohttpd, so that the client can read it. */
+    if (check_key(s, c, call, &error)) return get ? answer_error(s, c, &error, NULL, false) : refuse_body(s, c, &error);
     call->refused = false;
     expect_body(s, call, true);
     return MHD_YES;
@@ -760,9 +839,11 @@ static bool split_listen(const char *listen, char host[256], char port[8])
     return atoi(port) <= 65535;
 }
 
-static int open_socket(qr_http_server_t *s, const char *listen_on, char *message, size_t message_bytes)
+/* The address to listen on, freeaddrinfo() it. Without keys it must be one that only this machine reaches. */
+static int find_address(const qr_params_t *params, char host[256], struct addrinfo **ret_found, char *message, size_t message_bytes)
 {
-    char host[256], port[8];
+    const char *listen_on = params->listen;
+    char port[8];
     if (!split_listen(listen_on, host, port)) {
         snprintf(message, message_bytes, "--listen %.200s: not an address and port; write for example 127.0.0.1:8080", listen_on);
         return -QR_E_INVALID;
@@ -772,6 +853,25 @@ static int open_socket(qr_http_server_t *s, const char *listen_on, char *message
         snprintf(message, message_bytes, "--listen %.200s: the address is not known on this machine; use 127.0.0.1 or 0.0.0.0", listen_on);
         return -QR_E_INVALID;
     }
+    if (!params->keys[0] && !is_loopback_address(found->ai_addr) && !QR_MUTANT(671)) {
+        freeaddrinfo(found);
+        snprintf(message, message_bytes,
+                 "--listen %.200s: others can reach this address, so clients must show keys: add --keys FILE (`quire keys --bearer NAME` "
+                 "makes its lines), or listen on 127.0.0.1",
+                 listen_on);
+        return -QR_E_PERMISSION;
+    }
+    *ret_found = found;
+    return 0;
+}
+
+static int open_socket(qr_http_server_t *s, const qr_params_t *params, char *message, size_t message_bytes)
+{
+    const char *listen_on = params->listen;
+    char host[256];
+    struct addrinfo *found;
+    int status = find_address(params, host, &found, message, message_bytes);
+    if (status) return status;
     /* What the system keeps for one client is bounded as our own queue is; the accepted sockets inherit it. */
     int one = 1, error = 0, send_bytes = (int)qr_min_u64(qr_max_u64(s->given->params.stream_bytes / 2, SEND_BYTES_LEAST), SEND_BYTES_MOST);
     s->listen_fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -830,6 +930,18 @@ static int start_daemon(qr_http_server_t *s)
     return s->daemon ? 0 : -QR_E_IO;
 }
 
+int qr_http_server_check(const qr_params_t *params, char *message, size_t message_bytes)
+{
+    char host[256];
+    struct addrinfo *found;
+    qr_keys_t *keys = NULL;
+    int error = params->keys[0] ? qr_keys_read(params->keys, &keys, message, message_bytes) : 0;
+    free(keys);
+    if (!error) error = find_address(params, host, &found, message, message_bytes);
+    if (!error) freeaddrinfo(found);
+    return error;
+}
+
 int qr_http_server_new(const qr_given_t *given, qr_http_server_t **ret_server, char *message, size_t message_bytes)
 {
     qr_http_server_t *s = calloc(1, sizeof *s);
@@ -854,7 +966,8 @@ int qr_http_server_new(const qr_given_t *given, qr_http_server_t **ret_server, c
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = KEY_WAKE};
     int error = s->wake_fd < 0 || s->watch_fd < 0 || epoll_ctl(s->watch_fd, EPOLL_CTL_ADD, s->wake_fd, &event) ? -QR_E_IO : 0;
     if (error) snprintf(message, message_bytes, "http: %s", strerror(errno));
-    if (!error) error = open_socket(s, given->params.listen, message, message_bytes);
+    if (!error && given->params.keys[0]) error = qr_keys_read(given->params.keys, &s->keys, message, message_bytes);
+    if (!error) error = open_socket(s, &given->params, message, message_bytes);
     if (!error && (error = start_daemon(s))) snprintf(message, message_bytes, "http: the server thread did not start");
     if (error) {
         qr_http_server_destroy(&s);
@@ -895,6 +1008,7 @@ void qr_http_server_destroy(qr_http_server_t **server)
     if (s->watch_fd >= 0) close(s->watch_fd);
     pthread_mutex_destroy(&s->lock);
     free(s->exchanges);
+    free(s->keys);
     free(s);
     *server = NULL;
 }

@@ -7,11 +7,15 @@
  *     the exchange next: the MHD side before it is queued, the actor from qr_http_server_next to release.
  * H3. Every table is bounded: exchanges (429 beyond), connections (not accepted beyond), bytes of bodies (503 beyond), bytes of a
  *     stream (slow_client beyond).
- * H4. A suspended connection is watched for its client's end (EPOLLRDHUP), because libmicrohttpd does not look at it. */
+ * H4. With a keys file, whoever asks for more than a sign of life has shown a key of it before a byte of the body is taken: 401, or
+ *     403 where the key must be an admin's. Without one the address is a loopback one and everybody is the one tenant. A key is looked
+ *     at where libmicrohttpd has it and kept nowhere.
+ * H5. A suspended connection is watched for its client's end (EPOLLRDHUP), because libmicrohttpd does not look at it. */
 #ifndef QR_HTTP_SERVER_H
 #define QR_HTTP_SERVER_H
 
 #include "actors/io/http_answer.h"
+#include "actors/io/keys.h"
 #include "base/error.h"
 
 enum {
@@ -26,7 +30,8 @@ typedef struct qr_http_server qr_http_server_t;
 
 typedef struct qr_http_exchange {
     uint32_t index, generation;
-    uint8_t kind; /* QR_HTTP_* */
+    uint8_t kind;    /* QR_HTTP_* */
+    uint32_t tenant; /* index + 1 in the keys file, 0: there is none */
     /* under the lock */
     bool mhd_holds, actor_holds, suspended;
     bool streaming; /* status 200 and events; decided once */
@@ -49,7 +54,10 @@ typedef struct qr_http_exchange {
     bool submitted, cancelled;
 } qr_http_exchange_t;
 
-/* Listens on params.listen. 0; -QR_E_IN_USE, _PERMISSION, _INVALID, _MEMORY, _IO with one sentence and the next step. */
+/* Looks at params.listen and params.keys as the start will, and listens nowhere. 0, or as qr_http_server_new. */
+int qr_http_server_check(const qr_params_t *params, char *message, size_t message_bytes);
+/* Reads params.keys and listens on params.listen. 0; -QR_E_IN_USE, _PERMISSION, _INVALID, _MEMORY, _IO with one sentence and the next step.
+ */
 int qr_http_server_new(const qr_given_t *given, qr_http_server_t **ret_server, char *message, size_t message_bytes);
 /* Ends every connection and the thread. */
 void qr_http_server_destroy(qr_http_server_t **server);
@@ -72,6 +80,9 @@ qr_http_exchange_t *qr_http_server_find(qr_http_server_t *server, uint64_t key);
 /* The index-th exchange if the actor has it, else NULL. */
 qr_http_exchange_t *qr_http_server_at(qr_http_server_t *server, uint32_t index);
 static inline uint64_t qr_http_key(const qr_http_exchange_t *x) { return qr_handle(x->index, x->generation); }
+
+/* Whose exchange this is; NULL without a keys file. Never changes while the server lives. */
+const qr_tenant_t *qr_http_server_tenant(const qr_http_server_t *server, const qr_http_exchange_t *exchange);
 
 /* Connections open, answers and errors so far, exchanges that libmicrohttpd's side still has. */
 void qr_http_server_count(qr_http_server_t *server, uint64_t *ret_connections, uint64_t *ret_answers, uint64_t *ret_errors,

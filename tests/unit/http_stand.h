@@ -69,6 +69,7 @@ typedef struct stand {
     uint32_t last_cancel_reason;
     qr_request_submit_t last; /* numbers only */
     char last_text[4096], last_stop[512], last_salt[80];
+    uint8_t last_tenant_salt[64];
     uint32_t last_text_bytes;
     uint32_t last_roles[64], last_role_count, last_tokens[64], last_token_count;
     uint32_t ready_reason;
@@ -140,6 +141,8 @@ static void stand_remember(stand_t *s, const qr_request_submit_t *b)
     n = qr_min_u64(b->cache_salt.count, sizeof s->last_salt - 1);
     qr_copy(s->last_salt, b->cache_salt.data, n);
     s->last_salt[n] = 0;
+    memset(s->last_tenant_salt, 0, sizeof s->last_tenant_salt);
+    qr_copy(s->last_tenant_salt, b->tenant_salt.data, qr_min_u64(b->tenant_salt.count, sizeof s->last_tenant_salt));
     s->last_role_count = (uint32_t)qr_min_u64(b->roles.count, 64);
     qr_copy(s->last_roles, b->roles.data, s->last_role_count * 4);
     s->last_token_count = (uint32_t)qr_min_u64(b->tokens.count, 64);

@@ -1,10 +1,13 @@
-/* link: qr_io_http qr_io_http_server qr_io_http_json qr_io_http_answer qr_io_http_metrics qr_schema qr_base */
+/* link: qr_io_http qr_io_http_server qr_io_keys qr_io_http_json qr_io_http_answer qr_io_http_metrics qr_schema qr_base */
 /* http_test.c - the edge over real sockets, with a scripted gateway behind it. Right values are those of the cases named. */
 #define _GNU_SOURCE
 #include "tests/unit/http_stand.h"
 
 #include <dirent.h>
 #include <jansson.h>
+#include <sys/stat.h>
+
+#include "actors/io/keys.h"
 
 static json_t *parse(const char *text)
 {
@@ -1096,6 +1099,232 @@ static void test_stop_under_load(void **state)
     }
 }
 
+/* ---- keys ------------------------------------------------------------------------------------------------------------------------ */
+
+static char keys_path[] = "/tmp/http-keys-XXXXXX", bearers[3][QR_BEARER_BYTES + 1]; /* of alice, of bob, of bob with admin = 1 */
+
+/* A stand whose server has a keys file of two tenants. */
+static int setup_keys(void **state)
+{
+    char text[2048] = "version = 1\n", lines[512], words[512], *key;
+    strcpy(keys_path + strlen(keys_path) - 6, "XXXXXX");
+    int file = mkstemp(keys_path); /* 0600 */
+    assert_true(file >= 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(qr_keys_make(i ? "bob" : "alice", bearers[i], lines, words, sizeof words), 0);
+        key = strstr(lines, "    key = ");
+        if (i == 1) *strchr(lines, '\n') = 0;
+        strcat(text, i == 2 ? key : i == 1 ? "tenant = bob\n    lanes = 3\n    pages = 40\n    tokens_per_s = 500\n" : lines);
+        if (i == 1) strcat(text, lines + strlen(lines) + 1);
+        if (i == 2) strcat(text, "        admin = 1\n");
+    }
+    assert_int_equal(write(file, text, strlen(text)), (ssize_t)strlen(text));
+    close(file);
+    stand_t *s = stand_new(4096);
+    strcpy(s->given.params.keys, keys_path);
+    if (!stand_start(s)) fail_msg("%s", s->ready_text);
+    *state = s;
+    return 0;
+}
+static int teardown_keys(void **state)
+{
+    unlink(keys_path);
+    stand_destroy(*state);
+    return 0;
+}
+
+/* One request with these header lines ("" or each with its end of line) and, for POST, this body. */
+static reply_t ask_with(stand_t *s, const char *method, const char *path, const char *headers, const char *body)
+{
+    char text[4096];
+    int n = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s", method, path, headers);
+    if (body) n += snprintf(text + n, sizeof text - (size_t)n, "Content-Length: %zu\r\n", strlen(body));
+    n += snprintf(text + n, sizeof text - (size_t)n, "\r\n%s", body ? body : "");
+    return client_ask_raw(s, text, (size_t)n);
+}
+static const char *authorization(const char *bearer)
+{
+    static char line[256];
+    snprintf(line, sizeof line, "Authorization: Bearer %s\r\n", bearer);
+    return line;
+}
+static void assert_401(reply_t r)
+{
+    assert_non_null(strstr(r.bytes, "WWW-Authenticate: Bearer realm=\"quire\"\r\n"));
+    assert_null(strstr(r.bytes, "alice"));
+    assert_null(strstr(r.bytes, "bob"));
+    for (int i = 0; i < 3; i++) assert_null(strstr(r.bytes, bearers[i]));
+    assert_error(r, 401, "", "invalid_api_key");
+}
+
+static void test_a_key_is_needed(void **state)
+{
+    stand_t *s = *state;
+    static const struct {
+        const char *method, *path, *body;
+    } calls[] = {{"GET", "/v1/models", NULL},
+                 {"GET", "/v1/models/tiny", NULL},
+                 {"POST", "/v1/completions", "{\"prompt\":\"hi\"}"},
+                 {"POST", "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"},
+                 {"GET", "/metrics", NULL},
+                 {"POST", "/admin/cache/drop", ""}};
+    char line[512], cut[QR_BEARER_BYTES + 8];
+    for (size_t i = 0; i < QR_COUNT(calls); i++) {
+        assert_401(ask_with(s, calls[i].method, calls[i].path, "", calls[i].body));
+        assert_401(ask_with(s, calls[i].method, calls[i].path, authorization("none"), calls[i].body));
+    }
+    /* Almost a key. */
+    snprintf(cut, sizeof cut, "%.45s", bearers[0]);
+    assert_401(ask_with(s, "GET", "/v1/models", authorization(cut), NULL));
+    snprintf(cut, sizeof cut, "%sA", bearers[0]);
+    assert_401(ask_with(s, "GET", "/v1/models", authorization(cut), NULL));
+    static const char *const forms[] = {"Authorization: %s\r\n",       "Authorization: Basic %s\r\n",
+                                        "Authorization: Bearer%s\r\n", "Authorization: Bearer %s x\r\n",
+                                        "X-Api-Key: %s\r\n",           "Authorization: Bearer\r\nX: %s\r\n"};
+    for (size_t i = 0; i < QR_COUNT(forms); i++) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        snprintf(line, sizeof line, forms[i], bearers[0]);
+#pragma GCC diagnostic pop
+        assert_401(ask_with(s, "GET", "/v1/models", line, NULL));
+    }
+    /* Two headers: two readers may take different ones. */
+    snprintf(line, sizeof line, "Authorization: Bearer nobody\r\nAuthorization: Bearer %s\r\n", bearers[0]);
+    assert_401(ask_with(s, "GET", "/v1/models", line, NULL));
+    assert_int_equal(stand_get(s, &s->submits), 0);
+    assert_int_equal(stand_get(s, &s->drops), 0);
+    /* The signs of life are everybody's. */
+    static const char *const open[] = {"/healthz", "/readyz", "/health"};
+    for (size_t i = 0; i < QR_COUNT(open); i++) {
+        reply_t r = ask_with(s, "GET", open[i], "", NULL);
+        assert_int_equal(r.status, 200);
+        free(r.bytes);
+    }
+    /* The scheme's case and blanks around the token do not matter. */
+    snprintf(line, sizeof line, "authorization: bEARER   %s \r\n", bearers[0]);
+    reply_t r = ask_with(s, "GET", "/v1/models", line, NULL);
+    assert_int_equal(r.status, 200);
+    free(r.bytes);
+}
+
+/* A body of a megabyte is not taken from somebody without a key, and the answer still reaches him. */
+static void test_no_body_without_a_key(void **state)
+{
+    stand_t *s = *state;
+    size_t bytes = 1000000;
+    char *text = calloc(1, bytes + 512);
+    int n = snprintf(text, 512, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", bytes);
+    memset(text + n, ' ', bytes);
+    assert_401(client_ask_raw(s, text, (size_t)n + bytes));
+    free(text);
+    assert_int_equal(stand_get(s, &s->submits), 0);
+}
+
+static void test_a_key_is_its_tenants(void **state)
+{
+    stand_t *s = *state;
+    static const char body[] =
+        "{\"prompt\":\"hi\",\"max_tokens\":2,\"cache_salt\":\"own\",\"priority\":9,\"deadline_ms\":1500,\"user\":\"bob\"}";
+    static const uint8_t zero[64];
+    uint8_t salts[3][64];
+    for (int i = 0; i < 3; i++) {
+        reply_t r = ask_with(s, "POST", "/v1/completions", authorization(bearers[i]), body);
+        if (r.status != 200) fail_msg("%s", r.bytes);
+        free(r.bytes);
+        pthread_mutex_lock(&s->lock);
+        const qr_request_submit_t *b = &s->last;
+        memcpy(salts[i], s->last_tenant_salt, 64);
+        assert_int_equal(b->tenant_salt.count, 32);
+        assert_int_equal(b->tenant, i ? 2 : 1);
+        assert_int_equal(b->tenant_lanes, i ? 3 : 0);
+        assert_int_equal(b->tenant_pages, i ? 40 : 0);
+        assert_int_equal(b->tenant_tokens_per_s, i ? 500 : 0);
+        assert_int_equal(b->priority, 9);
+        assert_int_equal(b->budget_us, 1500000);
+        assert_string_equal(s->last_salt, "own");
+        pthread_mutex_unlock(&s->lock);
+    }
+    assert_memory_not_equal(salts[0], zero, 32);
+    assert_memory_not_equal(salts[0], salts[1], 32);
+    assert_memory_equal(salts[1], salts[2], 64); /* the keys of one tenant share */
+}
+
+static void test_admins_keys(void **state)
+{
+    stand_t *s = *state;
+    for (int i = 0; i < 2; i++) {
+        assert_error(ask_with(s, "GET", "/metrics", authorization(bearers[i]), NULL), 403, "", "permission");
+        assert_error(ask_with(s, "POST", "/admin/cache/drop", authorization(bearers[i]), ""), 403, "", "permission");
+    }
+    assert_int_equal(stand_get(s, &s->drops), 0);
+    reply_t r = ask_with(s, "GET", "/metrics", authorization(bearers[2]), NULL);
+    assert_int_equal(r.status, 200);
+    assert_null(strstr(r.body, "bob"));
+    assert_null(strstr(r.body, "alice"));
+    free(r.bytes);
+    r = ask_with(s, "POST", "/admin/cache/drop", authorization(bearers[2]), "");
+    assert_int_equal(r.status, 200);
+    free(r.bytes);
+    assert_int_equal(stand_get(s, &s->drops), 1);
+}
+
+/* Without a keys file nothing is asked for and nothing travels. */
+static void test_without_keys(void **state)
+{
+    stand_t *s = *state;
+    reply_t r =
+        ask_with(s, "POST", "/v1/completions", authorization("none"), "{\"prompt\":\"hi\",\"max_tokens\":2,\"deadline_ms\":86400000}");
+    assert_int_equal(r.status, 200);
+    free(r.bytes);
+    pthread_mutex_lock(&s->lock);
+    const qr_request_submit_t *b = &s->last;
+    assert_int_equal(b->tenant_salt.count, 0);
+    assert_int_equal(b->tenant + b->tenant_lanes + b->tenant_pages + b->tenant_tokens_per_s, 0);
+    assert_int_equal(b->budget_us, s->given.params.request_timeout_ms * 1000); /* a wish shortens the server's own, never more */
+    pthread_mutex_unlock(&s->lock);
+    static const char *const bad[] = {"0", "-1", "86400001", "1.5", "\"9\"", "true"};
+    for (size_t i = 0; i < QR_COUNT(bad); i++) {
+        char body[128];
+        snprintf(body, sizeof body, "{\"prompt\":\"hi\",\"deadline_ms\":%s}", bad[i]);
+        assert_error(client_post(s, "/v1/completions", body), 400, "deadline_ms", NULL);
+    }
+}
+
+static void test_who_may_listen_where(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *listen;
+        bool outside;
+    } rows[] = {{"127.0.0.1:0", false}, {"127.9.9.9:0", false}, {"localhost:0", false},
+                {"0.0.0.0:0", true},    {":0", true},           {"192.0.2.1:0", true}};
+    char message[512];
+    assert_int_equal(setup_keys(state), 0);
+    for (size_t i = 0; i < QR_COUNT(rows); i++) {
+        qr_params_t params;
+        qr_params_init(&params);
+        strcpy(params.listen, rows[i].listen);
+        assert_int_equal(qr_http_check(&params, message, sizeof message), rows[i].outside ? -QR_E_PERMISSION : 0);
+        if (rows[i].outside) assert_non_null(strstr(message, "--keys FILE"));
+        strcpy(params.keys, keys_path);
+        assert_int_equal(qr_http_check(&params, message, sizeof message), 0);
+        strcpy(params.keys, "/nowhere/keys.conf");
+        assert_int_equal(qr_http_check(&params, message, sizeof message), -QR_E_IO);
+    }
+    stand_t *second = stand_new(4096); /* the start itself refuses as well */
+    strcpy(second->given.params.listen, "0.0.0.0:0");
+    assert_false(stand_start(second));
+    assert_int_equal(second->ready_reason, QR_E_PERMISSION);
+    stand_destroy(second);
+    assert_int_equal(chmod(keys_path, 0644), 0);
+    second = stand_new(4096);
+    strcpy(second->given.params.keys, keys_path);
+    assert_false(stand_start(second));
+    assert_int_equal(second->ready_reason, QR_E_PERMISSION);
+    stand_destroy(second);
+    assert_int_equal(teardown_keys(state), 0);
+}
+
 static int setup(void **state)
 {
     stand_t *s = stand_new(4096);
@@ -1108,6 +1337,7 @@ static int teardown(void **state)
     return 0;
 }
 
+#define WITH_KEYS(test) cmocka_unit_test_setup_teardown(test, setup_keys, teardown_keys)
 #define WITH_STAND(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 int main(void)
 {
@@ -1138,6 +1368,12 @@ int main(void)
         WITH_STAND(test_failures),
         WITH_STAND(test_SC_05),
         WITH_STAND(test_port_in_use),
+        WITH_KEYS(test_a_key_is_needed),
+        WITH_KEYS(test_no_body_without_a_key),
+        WITH_KEYS(test_a_key_is_its_tenants),
+        WITH_KEYS(test_admins_keys),
+        WITH_STAND(test_without_keys),
+        cmocka_unit_test(test_who_may_listen_where),
         cmocka_unit_test(test_drain_and_stop),
         cmocka_unit_test(test_stop_refuses_all),
         cmocka_unit_test(test_stop_under_load),
