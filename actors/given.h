@@ -42,7 +42,9 @@ typedef struct qr_given {
     struct qr_model *model;      /* model/model.h */
     struct qr_decoder *decoder;  /* model/decoder.h: device, weights and page pools, made at boot */
     struct qr_tokenizer *tokenizer; /* model/tokenizer.h */
+    struct qr_staging *staging;  /* store/staging.h: memory between page pools and chunk files; outlives every actor */
     struct qr_store_folder *store; /* store/folder.h: the store's folder, open and locked; NULL: nothing is durable here */
+    struct qr_activity *activity; /* actors/io/activity.h: whether the device computes, for who should step aside; may be NULL */
     const void *prompt;          /* actors/io/prompt.h: what `generate` and `bench` ask */
 } qr_given_t;
 

@@ -34,6 +34,8 @@ enum {
     QR_CATALOG_CHANGES_MAX = 512,  /* changes of one publish; more: LIMIT, publish them in parts */
     QR_CATALOG_LOOKUPS = 64,       /* lookups one asker may have open */
     QR_LOOKUP_NODES_MAX = 4096,    /* chain hashes one lookup looks at; the rest of a longer prompt is recomputed */
+    QR_STORAGE_WRITES = 8,         /* chunk_writes waiting or under way in one storage; more: BUSY */
+    QR_STORAGE_LEASES = 256,       /* leases open in one storage; more: BUSY */
     QR_DELTA_TEXT_MAX = 4096       /* bytes of text the gateway may hold back for one request (stop strings, UTF-8) */
 };
 

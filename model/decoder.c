@@ -131,6 +131,21 @@ uint16_t *qr_decoder_page_row(qr_decoder_t *decoder, uint32_t layer, uint32_t me
     return (uint16_t *)(void *)(decoder->pools[group].host + member_offset(decoder, layer, member) + at);
 }
 
+uint32_t qr_decoder_member_count(const qr_decoder_t *decoder, uint32_t group)
+{
+    qr_assert(group < decoder->state.group_count);
+    return QR_SLABS_COUNT * decoder->state.groups[group].layer_count;
+}
+uint32_t qr_decoder_row_bytes(const qr_decoder_t *decoder) { return decoder->state.slabs[0].row_values * 2; }
+
+uint8_t *qr_decoder_member_rows(qr_decoder_t *decoder, uint32_t group, uint32_t member)
+{
+    qr_assert(member < qr_decoder_member_count(decoder, group));
+    const qr_attention_group_t *of = &decoder->state.groups[group];
+    uint8_t *host = decoder->pools[group].host;
+    return host ? host + member_offset(decoder, of->layers[member % of->layer_count], member / of->layer_count) : NULL;
+}
+
 /* ---- the decoder's memory ---------------------------------------------------------------------------------------------------- */
 
 static bool any_weight(const qr_model_t *m, bool quantised)

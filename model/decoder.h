@@ -54,4 +54,11 @@ uint32_t qr_decoder_row_status(const qr_decoder_t *decoder, uint32_t row);
 /* Tests: where row `row` of page `page` of member `member` (0 key, 1 value) of a layer lies, fp16[kv_heads * dim]. cpu device only. */
 uint16_t *qr_decoder_page_row(qr_decoder_t *decoder, uint32_t layer, uint32_t member, uint32_t page, uint32_t row);
 
+/* Members of a group, as a chunk file orders them: by slab (key, value), then by layer; and the bytes of one row of one member. */
+uint32_t qr_decoder_member_count(const qr_decoder_t *decoder, uint32_t group);
+uint32_t qr_decoder_row_bytes(const qr_decoder_t *decoder);
+/* Where the rows of a member lie: row r of page p at (p * page_tokens + r) * row bytes. NULL: the device's memory is not the host's.
+ * Only for pages that no batch in flight names (reading: rows that are committed). */
+uint8_t *qr_decoder_member_rows(qr_decoder_t *decoder, uint32_t group, uint32_t member);
+
 #endif

@@ -16,6 +16,7 @@
  *     running one still ends first). */
 #include "actors/io/executor.h"
 
+#include "actors/io/activity.h"
 #include "actors/note.h"
 #include "base/error.h"
 #include "base/mutant.h"
@@ -56,6 +57,7 @@ typedef struct asked {
 
 typedef struct executor {
     uint64_t address, scheduler, start_by;
+    struct qr_activity *activity; /* or NULL */
     uint64_t batches, failed, batch_us, plan_us, started_us, ended_us;
     uint32_t lanes_max, rows_max, blocks_max, windows_max, context, vocabulary, page_tokens, group_count, reserved;
     uint32_t phase, queued, running, draw_lane, logit_next, device_failed, warming;
@@ -336,6 +338,7 @@ static void build_batch(executor_t *self, const qr_given_t *given, const asked_t
 /* Answers the running batch as failed: nothing was published (its rows lie behind every committed count). */
 static void fail_batch(executor_t *self, uint32_t reason, qr_outbox_t *outbox)
 {
+    qr_activity_idle(self->activity);
     qr_send(outbox, self->scheduler, batch_failed, (&(qr_batch_failed_t){.batch = self->asked[0].id, .reason = reason}));
     self->failed++;
     self->device_failed = 1;
@@ -360,6 +363,7 @@ static void start_batch(executor_t *self, const qr_given_t *given, qr_outbox_t *
     uint64_t now_us = clock_us();
     if (self->ended_us && now_us - self->ended_us < GAP_US_MAX) self->plan_us += now_us - self->ended_us;
     self->started_us = now_us;
+    qr_activity_begin(self->activity);
     build_batch(self, given, &self->asked[0]);
     self->phase = PHASE_COMPUTE;
     int code = qr_decoder_submit(given->decoder, &self->batch);
@@ -426,6 +430,7 @@ static void finish_batch(executor_t *self, qr_outbox_t *outbox)
     self->batch_us += done.step_us;
     self->device_failed = 0;
     self->phase = PHASE_IDLE;
+    qr_activity_idle(self->activity);
     qr_send(outbox, self->scheduler, batch_done, &done);
     queue_pop(self);
 }
@@ -559,6 +564,7 @@ static void executor_init(void *block, const qr_given_t *given, uint64_t address
     executor_t *self = block;
     lay_out(self, given);
     self->address = address;
+    self->activity = given->activity;
     self->scheduler = qr_address_partner(address, QR_ROLE_scheduler);
     self->lanes_max = (uint32_t)given->params.max_lanes;
     self->windows_max = (uint32_t)windows_max_of(given);

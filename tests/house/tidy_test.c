@@ -30,9 +30,10 @@ static const rule_t rules[] = {
     {"messages/document.c", {"base/", "messages/", "libc"}},               /* a program */
     {"messages/codec.c", {"base/", "messages/", "msgpack.h"}},
     {"messages/", {"base/", "messages/"}},
-    {"actors/io/executor", {"base/", "messages/", ACTOR_HEADERS, "actors/io/executor", "kernels/", "model/", "libc"}},
+    {"actors/io/executor", {"base/", "messages/", ACTOR_HEADERS, "actors/io/executor", "actors/io/activity.h", "kernels/", "model/", "libc"}},
     {"actors/io/transfer",
-     {"base/", "messages/", ACTOR_HEADERS, "actors/io/transfer", "kernels/device.h", "store/chunk.h", "store/staging.h", "libc"}},
+     {"base/", "messages/", ACTOR_HEADERS, "actors/io/transfer", "actors/io/activity.h", "kernels/stream.h", "model/decoder.h",
+      "store/chunk", "store/folder.h", "store/staging.h", "openssl/", "libc"}},
     {"actors/io/storage", {"base/", "messages/", ACTOR_HEADERS, "actors/io/storage", "store/", "curl/", "openssl/", "libc"}},
     {"actors/io/facts", {"base/", "messages/", ACTOR_HEADERS, "actors/io/facts", "actors/catalog_batch.h", "store/facts.h", "store/log.h", "libc"}},
     {"actors/io/text", {"base/", "messages/", ACTOR_HEADERS, "actors/io/text", "model/tokenizer.h", "model/template.h", "libc"}},

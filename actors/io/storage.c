@@ -1,0 +1,750 @@
+/* storage.c - owns the chunk files of the store (store/chunk_files.h), the table of parts (storage_parts.h) and the one errand that writes.
+ *
+ *   checkpoint_writer -- chunk_find -->    storage  -- chunk_found -->          from the handler
+ *   restore_streamer  -- chunk_lease -->   storage  -- chunk_leased -->         from the handler
+ *   restore_streamer  -- chunk_release --> storage  -- chunk_released -->       from the handler
+ *   checkpoint_writer -- chunk_write -->   storage  -- chunk_written -->        when the file is durable, or is not going to be
+ *   checkpoint_writer -- chunk_victims --> storage  -- chunk_victims_named -->  from the handler
+ *   checkpoint_writer -- chunk_drop -->    storage  -- chunk_dropped -->        when the file is gone: after the last of its leases
+ *
+ * SO1. Whatever waits for the disk runs on the errand's thread: digests, writes, every fsync. So no lookup or lease stands behind one.
+ * SO2. A part is READY in the table if and only if its file is published: found, leased and counted only after the receipt. A write that
+ * failed leaves nothing. SO3. A file that is not what it should be (damage), or that somebody removed, is withdrawn at once: leased to
+ * nobody new and unlinked with its last lease. The same part may be written again after that. SO4. A leased file is not unlinked; a drop
+ * waits. Leases of a partner whose epoch ended are released, its questions forgotten. SO5. Trust: a file's SHA-256 counts as seen while
+ * (boot, device, inode, size, times) are those of when it was: compared at each lease. It is kept in memory; trust_known and trust_keep are
+ * the two places where `facts` can keep it for longer. SO6. At most QR_STORAGE_WRITES writes wait (more: BUSY), QR_STORAGE_LEASES leases
+ * and QR_CAPTURE_DROPS drops are open; bytes and files have the bounds store_bytes and store_files (more: SHORTFALL, and victims are named
+ * by value). */
+#include "actors/io/storage.h"
+
+#include "actors/io/storage_errand.h"
+#include "actors/io/storage_parts.h"
+#include "actors/note.h"
+#include "base/chain.h"
+#include "base/error.h"
+#include "base/mutant.h"
+#include "store/staging.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WRITE_PIECE_BYTES = 1 << 20, HOLDERS_MAX = QR_PARTNERS_MAX, MESSAGE_BYTES = 512 };
+
+/* One chunk_write. The first of the queue is worked on. */
+typedef struct write_ask {
+    uint64_t from, key, asked_us; /* from 0: nobody waits for the answer */
+    bool void_;                   /* its asker's epoch ended: the slot may be in other hands, nothing of it may stay */
+    uint32_t slot;
+    qr_chunk_header_t header;
+    uint32_t tokens[QR_CHUNK_TOKENS_MAX];
+} write_ask_t;
+
+typedef enum phase { PHASE_IDLE, PHASE_DIGEST, PHASE_WRITE } phase_t;
+
+typedef struct lease_row {
+    uint64_t lease, holder; /* lease 0: free */
+    uint32_t part, reserved;
+    qr_chunk_trust_t trust; /* the file as it was leased */
+} lease_row_t;
+
+typedef struct drop_ask {
+    uint64_t from, key; /* from 0: free */
+    uint32_t part, reserved;
+} drop_ask_t;
+
+typedef struct storage {
+    uint64_t address;
+    qr_chunk_files_t *files;
+    qr_parts_t parts;
+    qr_errand_t *errand;
+    struct {
+        uint64_t address, epoch;
+    } holders[HOLDERS_MAX];
+    lease_row_t leases[QR_STORAGE_LEASES];
+    drop_ask_t drops[QR_CAPTURE_DROPS];
+    /* the write under way: the errand's while phase is not IDLE */
+    phase_t phase;
+    uint32_t write_count;
+    write_ask_t *writes; /* [QR_STORAGE_WRITES], the first is worked on */
+    qr_chunk_writing_t *write;
+    const uint8_t *payload;
+    uint64_t payload_bytes;
+    int write_status;
+    /* counts */
+    uint64_t hits, misses, written, failed, refused_full, refused_busy, damaged, missing, evicted, adopted;
+} storage_t;
+
+static uint64_t clock_us(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* ---- files and trust ---------------------------------------------------------------------------------------------------------------- */
+
+/* What the file is on disk now. 0, -QR_E_NOT_FOUND, -QR_E_IO. */
+static int file_look(const qr_given_t *given, const qr_chunk_name_t *name, qr_chunk_trust_t *ret_trust)
+{
+    char path[QR_CHUNK_PATH_BYTES];
+    qr_chunk_name_path(name, path);
+    int file = openat(given->store->fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (file < 0) return errno == ENOENT ? -QR_E_NOT_FOUND : -QR_E_IO;
+    int status = qr_chunk_trust_of(file, ret_trust);
+    (void)close(file);
+    return status;
+}
+
+/* SO5. The file as it is now, compared with the file whose SHA-256 was seen. */
+static bool trust_known(qr_part_t *part, const qr_chunk_trust_t *now)
+{
+    if (part->trusted && memcmp(&part->trust, now, sizeof *now) != 0 && !QR_MUTANT(643)) part->trusted = false;
+    return part->trusted;
+}
+static void trust_keep(qr_part_t *part, const qr_chunk_trust_t *seen) { part->trusted = true, part->trust = *seen; }
+
+/* ---- leaving --------------------------------------------------------------------------------------------------------------------------
+ */
+
+/* Answers everybody who waits for this part to be gone; it leaves the table. */
+static void part_gone(storage_t *self, uint32_t place, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; i < QR_CAPTURE_DROPS; i++) {
+        drop_ask_t *drop = &self->drops[i];
+        if (!drop->from || drop->part != place) continue;
+        qr_send(outbox, drop->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = drop->key, .bytes = self->parts.parts[place].bytes}));
+        drop->from = 0;
+    }
+    qr_parts_remove(&self->parts, place);
+}
+
+/* Withdraws a part; it is gone now or with its last lease (*ret_waits). 0, or why its file is still there (asked again, it is tried again).
+ */
+static int part_leave(storage_t *self, uint32_t place, bool *ret_waits, qr_outbox_t *outbox)
+{
+    qr_part_t *part = &self->parts.parts[place];
+    part->state = QR_PART_LEAVING, part->trusted = false;
+    int status = qr_chunk_files_drop(self->files, &part->name, ret_waits);
+    if (status == -QR_E_NOT_FOUND) status = 0, *ret_waits = false;
+    if (!status && !*ret_waits) part_gone(self, place, outbox);
+    return status;
+}
+
+/* SO3. */
+static void part_damaged(storage_t *self, uint32_t place, uint32_t reason, qr_outbox_t *outbox)
+{
+    const qr_part_t *part = &self->parts.parts[place];
+    bool waits;
+    if (part->state != QR_PART_READY) return;
+    self->damaged++;
+    qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_damaged, 0, reason, part->bytes, part->start);
+    if (!QR_MUTANT(644)) (void)part_leave(self, place, &waits, outbox);
+}
+static void part_missing(storage_t *self, uint32_t place, qr_outbox_t *outbox)
+{
+    bool waits;
+    self->missing++;
+    qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_missing, 0, self->parts.parts[place].bytes, 0, 0);
+    (void)part_leave(self, place, &waits, outbox);
+}
+
+static void on_chunk_drop(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_drop_t *ask = &message->body.chunk_drop;
+    uint32_t place = qr_parts_find(&self->parts, ask->chain.bytes, ask->group), slot = 0;
+    qr_chunk_dropped_t body = {.key = ask->key};
+    while (slot < QR_CAPTURE_DROPS && self->drops[slot].from) slot++;
+    if (place == QR_PART_NONE)
+        body.reason = QR_E_NOT_FOUND;
+    else if (slot == QR_CAPTURE_DROPS)
+        body.reason = QR_E_BUSY;
+    if (body.reason) {
+        qr_send(outbox, message->from, chunk_dropped, &body);
+        return;
+    }
+    /* Enters as a waiting one; part_gone answers it, now or with the last lease. */
+    bool waits = false;
+    self->drops[slot] = (drop_ask_t){.from = message->from, .key = ask->key, .part = place};
+    if (self->parts.parts[place].state == QR_PART_READY) qr_parts_leave(&self->parts, place), self->evicted++;
+    int status = part_leave(self, place, &waits, outbox);
+    if (status) {
+        self->drops[slot].from = 0;
+        body.reason = (uint32_t)-status;
+        qr_send(outbox, message->from, chunk_dropped, &body);
+    }
+}
+
+static void on_chunk_victims(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_victims_t *ask = &message->body.chunk_victims;
+    qr_chunk_name_t names[QR_CAPTURE_DROPS];
+    uint8_t chains[QR_CAPTURE_DROPS * 32];
+    uint32_t groups[QR_CAPTURE_DROPS], named = 0, count = 0;
+    uint64_t sizes[QR_CAPTURE_DROPS];
+    if (qr_chunk_files_victims(self->files, qr_max_u64(ask->bytes, 1), names, QR_COUNT(names), &count)) count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t place = qr_parts_find_name(&self->parts, &names[i]);
+        if (place == QR_PART_NONE) continue;
+        memcpy(chains + 32ul * named, self->parts.parts[place].chain, 32);
+        groups[named] = self->parts.parts[place].group, sizes[named++] = self->parts.parts[place].bytes;
+    }
+    qr_chunk_victims_named_t body = {.key = ask->key, .chains = {chains, 32ul * named}, .groups = {groups, named}, .sizes = {sizes, named}};
+    qr_send(outbox, message->from, chunk_victims_named, &body);
+}
+
+/* ---- finding and leasing
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+static uint32_t find_ready(const storage_t *self, const uint8_t chain[32], uint32_t group)
+{
+    uint32_t place = qr_parts_find(&self->parts, chain, group);
+    return place != QR_PART_NONE && (self->parts.parts[place].state == QR_PART_READY || QR_MUTANT(645)) ? place : QR_PART_NONE;
+}
+
+static void on_chunk_find(const storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_find_t *ask = &message->body.chunk_find;
+    uint32_t depth = 0, nodes = (uint32_t)qr_min_u64(ask->chains.count / 32, QR_LOOKUP_NODES_MAX);
+    for (bool all = true; depth < nodes; depth++) {
+        for (uint32_t g = 0; g < given->layout.group_count && all && !(QR_MUTANT(646) && g); g++)
+            all = find_ready(self, ask->chains.data + 32ul * depth, g) != QR_PART_NONE;
+        if (!all) break;
+    }
+    qr_send(outbox, message->from, chunk_found, (&(qr_chunk_found_t){.key = ask->key, .depth = depth}));
+}
+
+/* The place of a part whose file stands, or QR_PART_NONE. */
+static uint32_t find_standing(storage_t *self, const qr_given_t *given, const uint8_t chain[32], uint32_t group, qr_chunk_trust_t *ret_now,
+                              uint32_t *ret_reason, qr_outbox_t *outbox)
+{
+    uint32_t place = find_ready(self, chain, group);
+    *ret_reason = QR_E_NOT_FOUND;
+    if (place == QR_PART_NONE) return QR_PART_NONE;
+    int status = file_look(given, &self->parts.parts[place].name, ret_now);
+    if (status == -QR_E_NOT_FOUND) {
+        part_missing(self, place, outbox);
+        return QR_PART_NONE;
+    }
+    if (!status && ret_now->bytes != self->parts.parts[place].bytes) {
+        part_damaged(self, place, QR_E_TRUNCATED, outbox);
+        return QR_PART_NONE;
+    }
+    *ret_reason = (uint32_t)-status;
+    return status ? QR_PART_NONE : place;
+}
+
+static void on_chunk_lease(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_lease_t *ask = &message->body.chunk_lease;
+    qr_chunk_leased_t body = {.key = ask->key};
+    qr_chunk_trust_t now;
+    uint32_t place = find_standing(self, given, ask->chain.bytes, ask->group, &now, &body.reason, outbox);
+    if (place != QR_PART_NONE) {
+        qr_part_t *part = &self->parts.parts[place];
+        body.reason = (uint32_t)-qr_chunk_files_lease(self->files, &part->name, message->from, &body.lease);
+        if (!body.reason) {
+            self->leases[qr_handle_index(body.lease)] =
+                (lease_row_t){.lease = body.lease, .holder = message->from, .part = place, .trust = now};
+            memcpy(body.content.bytes, part->name.id, 32);
+            body.bytes = part->bytes;
+            body.trusted = trust_known(part, &now);
+            (void)qr_chunk_files_value(self->files, &part->name, qr_parts_touch(&self->parts, place));
+            self->hits++;
+        }
+    }
+    if (body.reason) body.lease = 0;
+    if (body.reason == QR_E_NOT_FOUND) self->misses++;
+    qr_send(outbox, message->from, chunk_leased, &body);
+}
+
+/* Ends a lease that is open. 0, or why a file that should go with it is still there. */
+static int lease_end(storage_t *self, uint64_t lease, qr_outbox_t *outbox)
+{
+    bool dropped;
+    qr_chunk_name_t name;
+    lease_row_t *row = &self->leases[qr_handle_index(lease)];
+    uint32_t place = row->part;
+    int status = qr_chunk_files_release(self->files, lease, &dropped, &name);
+    *row = (lease_row_t){0};
+    if (dropped) part_gone(self, place, outbox);
+    return status;
+}
+
+static void on_chunk_release(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_release_t *ask = &message->body.chunk_release;
+    uint32_t index = qr_handle_index(ask->lease);
+    qr_chunk_released_t body = {.lease = ask->lease, .reason = QR_E_STALE};
+    lease_row_t row = index < QR_STORAGE_LEASES ? self->leases[index] : (lease_row_t){0};
+    if (ask->lease && row.lease == ask->lease && row.holder == message->from) {
+        qr_part_t *part = &self->parts.parts[row.part];
+        qr_chunk_trust_t now;
+        /* The file was seen whole; it counts only if it is still the one that was leased. */
+        bool same = ask->trust && !ask->damage && part->state == QR_PART_READY && file_look(given, &part->name, &now) == 0;
+        if (same && (memcmp(&now, &row.trust, sizeof now) == 0 || QR_MUTANT(647))) trust_keep(part, &now);
+        if (ask->damage) part_damaged(self, row.part, ask->damage, outbox);
+        body.reason = (uint32_t)-lease_end(self, ask->lease, outbox);
+    }
+    qr_send(outbox, message->from, chunk_released, &body);
+}
+
+/* ---- writing (SO1, SO2)
+ * --------------------------------------------------------------------------------------------------------------------- */
+
+static void write_answer(storage_t *self, const write_ask_t *w, uint32_t reason, const qr_part_t *part, uint64_t shortfall,
+                         qr_outbox_t *outbox)
+{
+    qr_chunk_written_t body = {.key = w->key, .reason = reason, .shortfall_bytes = shortfall, .write_us = clock_us() - w->asked_us};
+    if (part) memcpy(body.content.bytes, part->name.id, 32), body.bytes = part->bytes;
+    if (reason == QR_E_SHORTFALL)
+        self->refused_full++;
+    else if (reason == QR_E_BUSY)
+        self->refused_busy++;
+    else if (reason && reason != QR_E_CANCELLED && reason != QR_E_INVALID)
+        self->failed++;
+    if (w->from) qr_send(outbox, w->from, chunk_written, &body);
+}
+
+/* The message as a file's header. */
+static bool header_fill(const qr_given_t *given, const qr_chunk_write_t *ask, qr_chunk_header_t *ret_header)
+{
+    const qr_staging_config_t *config = &given->staging->config;
+    uint8_t chain[32];
+    if (ask->slot >= config->slots || ask->group >= config->group_count || ask->group >= given->layout.group_count) return false;
+    if (ask->tokens.count != given->layout.chunk_tokens || ask->tokens.count > config->chunk_tokens || ask->start % ask->tokens.count)
+        return false;
+    qr_chunk_header_t header = {.start = ask->start,
+                                .count = (uint32_t)ask->tokens.count,
+                                .members = config->groups[ask->group].members,
+                                .row_bytes = config->groups[ask->group].row_bytes,
+                                .group = (uint16_t)ask->group,
+                                .shards = 1};
+    header.extent = given->layout.groups[ask->group].window ? QR_CHUNK_EXTENT_WINDOW : QR_CHUNK_EXTENT_TOKEN;
+    memcpy(header.fingerprint, given->layout.fingerprint.bytes, 32);
+    memcpy(header.parent, ask->parent.bytes, 32);
+    memcpy(header.chain, ask->chain.bytes, 32);
+    qr_chain_node(header.parent, ask->tokens.data, header.count, chain);
+    *ret_header = header;
+    return qr_chunk_header_valid(&header) && (memcmp(chain, header.chain, 32) == 0 || QR_MUTANT(648));
+}
+
+static void on_chunk_write(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_write_t *ask = &message->body.chunk_write;
+    bool room = self->write_count < QR_STORAGE_WRITES;
+    write_ask_t refused = {.from = message->from, .key = ask->key, .asked_us = clock_us()};
+    write_ask_t *w = room ? &self->writes[self->write_count] : &refused;
+    *w = refused;
+    if (!header_fill(given, ask, &w->header)) {
+        qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_refused, 0, QR_E_INVALID, message->type, ask->key);
+        write_answer(self, w, QR_E_INVALID, NULL, 0, outbox);
+    } else if (!room) {
+        write_answer(self, w, QR_E_BUSY, NULL, 0, outbox);
+    } else {
+        w->slot = ask->slot;
+        memcpy(w->tokens, ask->tokens.data, ask->tokens.count * sizeof(uint32_t));
+        self->write_count++;
+    }
+}
+
+/* On the errand's thread. */
+static void digest_run(void *context)
+{
+    storage_t *self = context;
+    write_ask_t *w = &self->writes[0];
+    qr_chunk_piece_t piece = {self->payload, self->payload_bytes};
+    self->write_status = qr_chunk_digest(w->tokens, w->header.count, &piece, 1, w->header.digest);
+}
+static void write_run(void *context)
+{
+    storage_t *self = context;
+    int status = 0;
+    for (uint64_t at = 0; at < self->payload_bytes && !status; at += WRITE_PIECE_BYTES)
+        status = qr_chunk_write_put(self->write, self->payload + at, (size_t)qr_min_u64(WRITE_PIECE_BYTES, self->payload_bytes - at));
+    if (!status) status = qr_chunk_write_sync(self->write);
+    self->write_status = status;
+}
+
+/* The first of the queue has been answered. */
+static void write_over(storage_t *self)
+{
+    self->phase = PHASE_IDLE;
+    self->write_count--;
+    memmove(&self->writes[0], &self->writes[1], self->write_count * sizeof self->writes[0]);
+}
+
+/* Answers the first write at once if its part is here already or may not be written now. */
+static bool write_settled(storage_t *self, const qr_given_t *given, qr_outbox_t *outbox)
+{
+    const write_ask_t *w = &self->writes[0];
+    qr_chunk_trust_t now;
+    uint32_t reason, place;
+    if (w->void_) {
+        write_answer(self, w, QR_E_CANCELLED, NULL, 0, outbox);
+        return true;
+    }
+    place = find_standing(self, given, w->header.chain, w->header.group, &now, &reason, outbox);
+    if (place != QR_PART_NONE) {
+        write_answer(self, w, 0, &self->parts.parts[place], 0, outbox);
+        return true;
+    }
+    if (qr_parts_find(&self->parts, w->header.chain, w->header.group) == QR_PART_NONE) return false;
+    write_answer(self, w, QR_E_BUSY, NULL, 0, outbox); /* it is leaving, and not gone yet */
+    return true;
+}
+
+/* Digested: takes room for the file and sends the errand to write it. */
+static void write_reserve(storage_t *self, qr_outbox_t *outbox)
+{
+    write_ask_t *w = &self->writes[0];
+    uint64_t bytes = qr_chunk_file_bytes(&w->header), shortfall = 0;
+    int status = self->write_status;
+    if (!status && w->void_) status = -QR_E_CANCELLED;
+    if (!status) status = qr_chunk_files_write(self->files, &w->header, w->tokens, NULL, &self->write);
+    if (!status) {
+        self->phase = PHASE_WRITE;
+        qr_errand_give(self->errand, write_run, self);
+        return;
+    }
+    if (status == -QR_E_BUSY) {
+        qr_chunk_files_stats_t stats;
+        qr_chunk_files_stats(self->files, &stats);
+        uint64_t with = stats.bytes + stats.reserved + stats.stray + bytes;
+        shortfall = with > stats.bytes_max ? with - stats.bytes_max : 1; /* or it is the count of files */
+        status = -QR_E_SHORTFALL;
+    }
+    if (status == -QR_E_LIMIT) status = -QR_E_NO_SPACE;
+    write_answer(self, w, (uint32_t)-status, NULL, shortfall, outbox);
+    write_over(self);
+}
+
+/* Written, synced and named, or failed: publishes it. */
+static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t *outbox)
+{
+    write_ask_t *w = &self->writes[0];
+    qr_chunk_name_t name;
+    qr_chunk_trust_t now;
+    bool existed, waits;
+    uint32_t place = QR_PART_NONE;
+    int status = qr_chunk_write_end(&self->write, NULL, 0, &name, &existed);
+    if (!status) {
+        place = qr_parts_add(&self->parts, &w->header, &name, qr_chunk_file_bytes(&w->header));
+        qr_assert(place != QR_PART_NONE); /* there are as many places as files */
+        (void)qr_chunk_files_value(self->files, &name, self->parts.parts[place].key);
+        /* Its SHA-256 was taken of the bytes that were written. */
+        if (file_look(given, &name, &now) == 0) trust_keep(&self->parts.parts[place], &now);
+        self->written++;
+    } else {
+        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_failed, 0, (uint64_t)-status, qr_chunk_file_bytes(&w->header), 0);
+    }
+    if (w->void_ && !status) {
+        (void)part_leave(self, place, &waits, outbox);
+        status = -QR_E_CANCELLED, place = QR_PART_NONE;
+    }
+    write_answer(self, w, QR_MUTANT(649) ? 0 : (uint32_t)-status, place == QR_PART_NONE ? NULL : &self->parts.parts[place], 0, outbox);
+    write_over(self);
+}
+
+/* The errand is back. */
+static void write_step(storage_t *self, const qr_given_t *given, qr_outbox_t *outbox)
+{
+    if (self->phase == PHASE_DIGEST)
+        write_reserve(self, outbox);
+    else if (self->phase == PHASE_WRITE)
+        write_publish(self, given, outbox);
+}
+
+static uint64_t storage_work(void *block, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    storage_t *self = block;
+    (void)now_us;
+    if (!self->files || !self->errand) return QR_NEVER_US;
+    if (self->phase != PHASE_IDLE && qr_errand_back(self->errand)) write_step(self, given, outbox);
+    if (self->phase != PHASE_IDLE || self->write_count == 0) return QR_NEVER_US; /* the descriptor tells */
+    if (write_settled(self, given, outbox)) {
+        write_over(self);
+        return 0;
+    }
+    self->payload = qr_staging_slot(given->staging, self->writes[0].slot);
+    self->payload_bytes = qr_chunk_payload_bytes(&self->writes[0].header);
+    self->phase = PHASE_DIGEST;
+    qr_errand_give(self->errand, digest_run, self);
+    return QR_NEVER_US;
+}
+
+/* ---- partners that begin anew (SO4)
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void holder_over(storage_t *self, uint64_t holder, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; i < QR_CAPTURE_DROPS; i++)
+        if (self->drops[i].from == holder) self->drops[i].from = 0;
+    for (uint32_t i = 0; i < QR_STORAGE_LEASES; i++)
+        if (self->leases[i].lease && self->leases[i].holder == holder) (void)lease_end(self, self->leases[i].lease, outbox);
+    for (uint32_t i = 0; i < self->write_count; i++)
+        if (self->writes[i].from == holder) self->writes[i].from = 0, self->writes[i].void_ = true;
+    /* What was named to it and not dropped may be named again. */
+    for (uint32_t i = 0; i < self->parts.capacity; i++)
+        if (self->parts.parts[i].state == QR_PART_READY) (void)qr_chunk_files_keep(self->files, &self->parts.parts[i].name);
+}
+
+static void holder_see(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    uint32_t i = 0;
+    while (i < HOLDERS_MAX && self->holders[i].address && self->holders[i].address != message->from) i++;
+    if (i == HOLDERS_MAX) return;
+    bool anew = self->holders[i].address && self->holders[i].epoch != message->epoch && !QR_MUTANT(650);
+    self->holders[i].address = message->from, self->holders[i].epoch = message->epoch;
+    if (anew) holder_over(self, message->from, outbox);
+}
+
+/* ---- start and stop
+ * -------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct opening {
+    storage_t *self;
+    const qr_given_t *given;
+} opening_t;
+
+/* Adopts a final file whose header, tokens and chain hash agree; its payload is judged when it is used. */
+static bool adopt(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
+{
+    const opening_t *opening = context;
+    storage_t *self = opening->self;
+    qr_chunk_reader_t *reader = NULL;
+    qr_chunk_reason_t why;
+    *ret_value = UINT64_MAX;
+    if (qr_chunk_name_is_tail(&found->name)) return true; /* its owner's */
+    if (qr_chunk_reader_open(opening->given->store->fd, found->path, NULL, NULL, &reader, &why)) return false;
+    const qr_chunk_header_t *header = qr_chunk_reader_header(reader);
+    bool fits = !header->tail && qr_parts_find(&self->parts, header->chain, header->group) == QR_PART_NONE;
+    uint32_t place = fits ? qr_parts_add(&self->parts, header, &found->name, found->bytes) : QR_PART_NONE;
+    qr_chunk_reader_close(&reader);
+    if (place != QR_PART_NONE) *ret_value = self->parts.parts[place].key;
+    return place != QR_PART_NONE;
+}
+static void lost(void *context, const qr_chunk_final_t *found)
+{
+    storage_t *self = ((const opening_t *)context)->self;
+    uint32_t place = qr_parts_find_name(&self->parts, &found->name);
+    if (place != QR_PART_NONE) qr_parts_remove(&self->parts, place);
+}
+
+/* Takes everything that must be given back by done. 0, or an error with a sentence. */
+static int store_open(storage_t *self, const qr_given_t *given, char *message, size_t message_bytes)
+{
+    opening_t opening = {self, given};
+    qr_chunk_adoption_t adoption = {.context = &opening, .adopt = adopt, .lost = lost};
+    qr_chunk_files_config_t config = {.bytes_max = given->params.store_bytes,
+                                      .chunks_max = (uint32_t)given->params.store_files,
+                                      .leases_max = QR_STORAGE_LEASES,
+                                      .writes_max = 1};
+    (void)snprintf(message, message_bytes, "storage needs an open store and staging slots");
+    if (!given->store || !given->staging) return -QR_E_INVALID;
+    (void)snprintf(message, message_bytes, "store: not enough memory for %u files", config.chunks_max);
+    self->writes = calloc(QR_STORAGE_WRITES, sizeof *self->writes);
+    int status = self->writes ? qr_parts_init(&self->parts, config.chunks_max) : -QR_E_MEMORY;
+    if (!status) status = qr_errand_new(&self->errand);
+    if (!status) status = qr_chunk_files_open(given->store, &config, &adoption, &self->files, message, message_bytes);
+    return status;
+}
+
+static void storage_done(void *block)
+{
+    storage_t *self = block;
+    qr_errand_destroy(&self->errand); /* first: it uses the rest */
+    qr_chunk_files_close(&self->files);
+    qr_parts_done(&self->parts);
+    free(self->writes);
+    self->writes = NULL, self->write = NULL, self->write_count = 0, self->phase = PHASE_IDLE;
+}
+
+static void on_start(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    char sentence[MESSAGE_BYTES] = "";
+    qr_ready_t body = {0};
+    if (!self->files) body.reason = (uint32_t)-store_open(self, given, sentence, sizeof sentence);
+    if (body.reason) {
+        body.text = (qr_bytes_t){(const uint8_t *)sentence, strlen(sentence)};
+        storage_done(self);
+    } else {
+        qr_chunk_files_stats_t stats;
+        qr_chunk_files_stats(self->files, &stats);
+        self->adopted = stats.adopted;
+        qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_store_opened, 0, stats.adopted, stats.bytes, stats.deleted + stats.lost);
+    }
+    qr_send(outbox, message->from, ready, &body);
+}
+
+/* The write under way is brought to its end (a few milliseconds), those that wait are given up. */
+static void on_stop(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    qr_errand_destroy(&self->errand);
+    if (self->phase == PHASE_WRITE) write_publish(self, given, outbox);
+    for (; self->write_count; write_over(self)) write_answer(self, &self->writes[0], QR_E_CANCELLED, NULL, 0, outbox);
+    for (uint32_t i = 0; i < QR_CAPTURE_DROPS; i++) {
+        drop_ask_t *drop = &self->drops[i];
+        if (drop->from) qr_send(outbox, drop->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = drop->key, .reason = QR_E_CANCELLED}));
+        drop->from = 0;
+    }
+    qr_send(outbox, message->from, stopped, (&(qr_stopped_t){.reason = 0}));
+}
+
+/* ---- the actor
+ * --------------------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t storage_bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(storage_t);
+}
+
+static void storage_init(void *block, const qr_given_t *given, uint64_t address)
+{
+    storage_t *self = block;
+    (void)given;
+    self->address = address;
+}
+
+static int storage_wake_descriptor(void *block)
+{
+    const storage_t *self = block;
+    return self->errand ? qr_errand_descriptor(self->errand) : -1;
+}
+
+static void on_metrics_read(const storage_t *self, uint64_t from, qr_outbox_t *outbox)
+{
+    enum {
+#define METRIC(name, number, kind, help) ID_##name = number,
+#include "messages/metric.def"
+    };
+    qr_chunk_files_stats_t s;
+    qr_chunk_files_stats(self->files, &s);
+    const uint32_t ids[] = {ID_store_files,
+                            ID_store_bytes,
+                            ID_store_bytes_bound,
+                            ID_store_leases,
+                            ID_store_writes_waiting,
+                            ID_store_hits_total,
+                            ID_store_misses_total,
+                            ID_store_writes_total,
+                            ID_store_write_failures_total,
+                            ID_store_refused_full_total,
+                            ID_store_refused_busy_total,
+                            ID_store_damaged_total,
+                            ID_store_missing_total,
+                            ID_store_evictions_total,
+                            ID_store_adopted_files};
+    const uint64_t values[] = {s.chunks + s.tails, s.bytes + s.reserved + s.stray,
+                               s.bytes_max,        s.leases,
+                               self->write_count,  self->hits,
+                               self->misses,       self->written,
+                               self->failed,       self->refused_full,
+                               self->refused_busy, self->damaged,
+                               self->missing,      self->evicted,
+                               self->adopted};
+    qr_send(outbox, from, metrics, (&(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}}));
+}
+
+static void on_question(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    holder_see(self, message, outbox);
+    switch (message->type) {
+    case QR_MESSAGE_chunk_find: on_chunk_find(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_lease: on_chunk_lease(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_release: on_chunk_release(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_write: on_chunk_write(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_victims: on_chunk_victims(self, message, outbox); break;
+    case QR_MESSAGE_chunk_drop: on_chunk_drop(self, message, outbox); break;
+    default: on_metrics_read(self, message->from, outbox); break;
+    }
+}
+
+static void storage_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    storage_t *self = block;
+    switch (message->type) {
+    case QR_MESSAGE_start: on_start(self, given, message, outbox); break;
+    case QR_MESSAGE_drain: qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = self->write_count})); break;
+    case QR_MESSAGE_stop: on_stop(self, given, message, outbox); break;
+    case QR_MESSAGE_alarm:
+    case QR_MESSAGE_link_up:
+    case QR_MESSAGE_link_down: break;
+    case QR_MESSAGE_chunk_find:
+    case QR_MESSAGE_chunk_lease:
+    case QR_MESSAGE_chunk_release:
+    case QR_MESSAGE_chunk_write:
+    case QR_MESSAGE_chunk_victims:
+    case QR_MESSAGE_chunk_drop:
+    case QR_MESSAGE_metrics_read:
+        if (self->files) {
+            on_question(self, given, message, outbox);
+            break;
+        } /* fall through */
+    default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
+    }
+}
+
+static void storage_check(const void *block, const qr_given_t *given)
+{
+    const storage_t *self = block;
+    uint32_t leases = 0;
+    (void)given;
+    if (!self->files || self->phase == PHASE_WRITE) return; /* the write under way is the errand's */
+    qr_chunk_files_check(self->files);
+    qr_parts_check(&self->parts);
+    for (uint32_t i = 0; i < QR_STORAGE_LEASES; i++) {
+        if (!self->leases[i].lease) continue;
+        leases++;
+        qr_assert(self->parts.parts[self->leases[i].part].state != QR_PART_FREE); /* SO4 */
+    }
+    qr_chunk_files_stats_t stats;
+    qr_chunk_files_stats(self->files, &stats);
+    qr_assert(stats.leases == leases && stats.chunks == self->parts.count);
+    for (uint32_t i = 0; i < QR_CAPTURE_DROPS; i++)
+        qr_assert(!self->drops[i].from || self->parts.parts[self->drops[i].part].state == QR_PART_LEAVING);
+}
+
+static void storage_print(const void *block, const qr_given_t *given, qr_text_t *text)
+{
+    const storage_t *self = block;
+    (void)given;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {{"storage: parts ", self->parts.count},
+                {", level ", self->parts.level},
+                {", writes waiting ", self->write_count},
+                {", hits ", self->hits},
+                {", misses ", self->misses},
+                {", written ", self->written},
+                {", failed ", self->failed},
+                {", damaged ", self->damaged},
+                {", missing ", self->missing},
+                {", evicted ", self->evicted}};
+    for (size_t i = 0; i < QR_COUNT(rows); i++) {
+        qr_text_put(text, rows[i].name);
+        qr_text_put_u64(text, rows[i].value);
+    }
+    qr_text_put(text, "\n");
+}
+
+const qr_actor_class_t qr_storage_class = {
+    .name = "storage",
+    .role = QR_ROLE_storage,
+    .max_out = QR_STORAGE_WRITES + QR_CAPTURE_DROPS + 2,
+    .owns_world = true,
+    .bytes = storage_bytes,
+    .init = storage_init,
+    .handle = storage_handle,
+    .check = storage_check,
+    .print = storage_print,
+    .work = storage_work,
+    .wake_descriptor = storage_wake_descriptor,
+    .done = storage_done,
+};

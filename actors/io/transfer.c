@@ -1,0 +1,585 @@
+/* transfer.c - owns the moves between chunk files, staging slots and page pools of one device, and what is known of its pages' generations.
+ *
+ *   restore_streamer  -- page_upload -->    transfer  -- page_uploaded -->     after every byte is there and verified, or not
+ *   checkpoint_writer -- page_download -->  transfer  -- page_downloaded -->
+ *   page_manager      -- fence -->          transfer  -- fenced -->            what moved to or from these pages was answered before
+ *
+ * M1. page_uploaded says 0 only when the file's header, identity and tokens are those asked for, XXH3-128 over tokens and payload agrees
+ * with what was read, and with `whole` SHA-256 of the file with its name. Until then the pages hold anything. M2. No size of a file or
+ * message is used before it was checked; at most one piece of a file is in memory, whatever the file says. M3. A fence ends every move that
+ * names one of its pages with the same or an older generation; later moves that name such a generation are refused STALE.
+ * floors[group][page] is the least generation that may be moved. M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US
+ * and one piece more, and while batches are computed for at most transfer_duty percent of its time. M5. At most QR_RESTORE_UPLOADS uploads
+ * and one download are open; more are refused BUSY. Uploads move in the order asked; a download gets every other slice. M6. `damage` blames
+ * the file, never the asker: a file that is the one asked for (chain, group) and whose tokens, parent or start are other than the message
+ * says is IDENTITY without damage. Copies into pages and slots are non-temporal: they would push the weights out of the cache (limits 14,
+ * 16). Files are read by pread through a buffer that stays in L2. */
+#include "actors/io/transfer.h"
+
+#include "actors/io/activity.h"
+#include "actors/note.h"
+#include "base/error.h"
+#include "base/mutant.h"
+#include "kernels/stream.h"
+#include "model/decoder.h"
+#include "store/chunk_files.h"
+#include "store/staging.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LATELY_US = 10000 /* a batch this long ago still counts as computing: between two steps lies a gap */ };
+
+/* Pages of a move, as asked; [start, end) are the rows that lie in them. */
+typedef struct span {
+    uint32_t group, start, end, first_block, page_count;
+    uint64_t pages[QR_TRANSFER_PAGES_MAX];
+} span_t;
+
+typedef struct upload {
+    uint64_t from, key, turn; /* from 0: free; turn: the order asked in */
+    uint64_t asked_us, began_us, bytes;
+    bool whole, opened;
+    qr_hash_t content;
+    qr_chunk_header_t want;
+    uint32_t tokens[QR_CHUNK_TOKENS_MAX];
+    span_t span; /* start: the first row that is copied */
+    int file;
+    qr_chunk_reader_t *reader;
+    EVP_MD_CTX *sha;
+    uint64_t at; /* bytes of payload done */
+} upload_t;
+
+typedef struct download {
+    uint64_t from, key; /* from 0: free */
+    uint64_t began_us;
+    uint32_t slot;
+    span_t span;
+    uint64_t at; /* bytes of payload done */
+} download_t;
+
+typedef struct transfer {
+    uint64_t address, turns;
+    uint64_t resume_us, batches, batches_us; /* duty: not before; batches seen, and when the last new one was */
+    uint64_t uploads_done, uploads_failed, fenced, upload_bytes, upload_us, downloads_done, download_bytes, download_us;
+    uint32_t group_count, page_tokens, row_bytes, after_download;
+    uint32_t members[QR_GROUPS_MAX], pages[QR_GROUPS_MAX];
+    uint8_t *buffer;                 /* [QR_TRANSFER_PIECE_BYTES] */
+    uint32_t *floors[QR_GROUPS_MAX]; /* [pages], behind this struct */
+    upload_t uploads[QR_RESTORE_UPLOADS];
+    download_t download;
+} transfer_t;
+
+static uint64_t clock_us(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* ---- pages ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Generations are counters that may wrap. */
+static bool generation_before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
+
+/* 0, or why these pages cannot hold rows [start, end). */
+static uint32_t span_fill(const transfer_t *self, uint32_t group, uint32_t start, uint32_t end, uint32_t first_block, qr_u64s_t pages,
+                          span_t *ret_span)
+{
+    uint64_t page = self->page_tokens, floor_row = first_block * page;
+    if (group >= self->group_count || pages.count > QR_TRANSFER_PAGES_MAX) return QR_E_INVALID;
+    if (start >= end || end > QR_CONTEXT_MAX || start < floor_row || end > floor_row + pages.count * page) return QR_E_INVALID;
+    for (uint64_t i = 0; i < pages.count; i++) {
+        uint32_t index = qr_handle_index(pages.data[i]), generation = qr_handle_generation(pages.data[i]);
+        if (index >= self->pages[group] || generation == 0) return QR_E_INVALID;
+        if (generation_before(generation, self->floors[group][index]) && !QR_MUTANT(630)) return QR_E_STALE;
+    }
+    *ret_span = (span_t){.group = group, .start = start, .end = end, .first_block = first_block, .page_count = (uint32_t)pages.count};
+    qr_copy(ret_span->pages, pages.data, pages.count * sizeof(uint64_t));
+    return 0;
+}
+
+/* Where row `row` of a member lies, and how many rows follow it in its page. */
+static uint8_t *row_at(const transfer_t *self, const qr_given_t *given, const span_t *span, uint32_t member, uint32_t row,
+                       uint32_t *ret_rows)
+{
+    uint32_t block = row / self->page_tokens - span->first_block, in_page = row % self->page_tokens;
+    uint64_t slot = (uint64_t)qr_handle_index(span->pages[block]) * self->page_tokens + in_page;
+    *ret_rows = self->page_tokens - in_page;
+    return qr_decoder_member_rows(given->decoder, span->group, member) + slot * self->row_bytes;
+}
+
+/* Puts rows of one member, from position `row` on, into pages; those before the span's start are left out. */
+static void scatter(const transfer_t *self, const qr_given_t *given, const span_t *span, uint32_t member, uint32_t row, uint32_t rows,
+                    const uint8_t *bytes)
+{
+    uint32_t skip = row < span->start ? qr_min_u32(span->start - row, rows) : 0;
+    if (QR_MUTANT(631)) skip = 0;
+    row += skip, rows -= skip, bytes += (uint64_t)skip * self->row_bytes;
+    while (rows) {
+        uint32_t fit;
+        uint8_t *to = row_at(self, given, span, member, row, &fit);
+        fit = qr_min_u32(fit, rows);
+        qr_stream_copy(to, bytes, (size_t)fit * self->row_bytes);
+        row += fit, rows -= fit, bytes += (uint64_t)fit * self->row_bytes;
+    }
+}
+
+/* ---- uploads ------------------------------------------------------------------------------------------------------------------------ */
+
+static void upload_close(upload_t *u)
+{
+    qr_chunk_reader_close(&u->reader);
+    EVP_MD_CTX_free(u->sha);
+    if (u->file >= 0) (void)close(u->file);
+    u->from = 0, u->sha = NULL, u->file = -1, u->opened = false;
+}
+
+static void upload_answer(transfer_t *self, upload_t *u, uint32_t reason, bool damage, qr_outbox_t *outbox)
+{
+    uint64_t now_us = clock_us(), move_us = u->opened ? now_us - u->began_us : 0;
+    qr_page_uploaded_t body = {.key = u->key, .reason = reason, .damage = damage, .bytes = reason ? 0 : u->at, .move_us = move_us};
+    body.queue_us = (u->opened ? u->began_us : now_us) - u->asked_us;
+    qr_send(outbox, u->from, page_uploaded, &body);
+    self->upload_us += move_us;
+    if (!reason)
+        self->uploads_done++, self->upload_bytes += u->at;
+    else if (reason == QR_E_FENCED)
+        self->fenced++;
+    else
+        self->uploads_failed++;
+    upload_close(u);
+}
+
+/* What the message asks a file to be. */
+static bool want_fill(const transfer_t *self, const qr_given_t *given, const qr_page_upload_t *ask, qr_chunk_header_t *want)
+{
+    if (ask->group >= self->group_count || ask->tokens.count == 0 || ask->tokens.count > QR_CHUNK_TOKENS_MAX) return false;
+    *want = (qr_chunk_header_t){.start = ask->start,
+                                .count = (uint32_t)ask->tokens.count,
+                                .members = self->members[ask->group],
+                                .row_bytes = self->row_bytes,
+                                .group = (uint16_t)ask->group,
+                                .shards = 1};
+    want->extent = given->layout.groups[ask->group].window ? QR_CHUNK_EXTENT_WINDOW : QR_CHUNK_EXTENT_TOKEN;
+    memcpy(want->fingerprint, given->layout.fingerprint.bytes, 32);
+    memcpy(want->parent, ask->parent.bytes, 32);
+    memcpy(want->chain, ask->chain.bytes, 32);
+    return qr_chunk_header_valid(want) && ask->from_row >= ask->start;
+}
+
+static void on_page_upload(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_page_upload_t *ask = &message->body.page_upload;
+    qr_chunk_header_t want = {0};
+    upload_t *u = NULL;
+    uint32_t reason = want_fill(self, given, ask, &want) ? 0 : QR_E_INVALID;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS && !u; i++)
+        if (!self->uploads[i].from) u = &self->uploads[i];
+    if (!reason && !given->store) reason = QR_E_NOT_FOUND;
+    if (!reason && !u) reason = QR_E_BUSY;
+    if (!reason) reason = span_fill(self, ask->group, ask->from_row, want.start + want.count, ask->first_block, ask->pages, &u->span);
+    if (reason) {
+        qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_refused, 0, reason, message->type, ask->key);
+        qr_send(outbox, message->from, page_uploaded, (&(qr_page_uploaded_t){.key = ask->key, .reason = reason}));
+        self->uploads_failed++;
+        return;
+    }
+    u->from = message->from, u->key = ask->key, u->turn = ++self->turns, u->asked_us = clock_us();
+    u->whole = ask->whole != 0, u->content = ask->content, u->want = want, u->at = 0;
+    qr_copy(u->tokens, ask->tokens.data, ask->tokens.count * sizeof(uint32_t));
+}
+
+/* What is wrong with a file, as messages say it. */
+static uint32_t reason_of(qr_chunk_reason_t reason)
+{
+    switch (reason) {
+    case QR_CHUNK_IO:
+    case QR_CHUNK_CHANGED: return QR_E_IO;
+    case QR_CHUNK_TRUNCATED: return QR_E_TRUNCATED;
+    case QR_CHUNK_PAYLOAD:
+    case QR_CHUNK_CONTENT: return QR_E_DIGEST;
+    case QR_CHUNK_KIND:
+    case QR_CHUNK_FINGERPRINT:
+    case QR_CHUNK_SHAPE:
+    case QR_CHUNK_RANGE:
+    case QR_CHUNK_PARENT:
+    case QR_CHUNK_CHAIN:
+    case QR_CHUNK_TOKENS: return QR_E_IDENTITY;
+    default: return QR_E_FORMAT;
+    }
+}
+
+/* The first bytes of the file into its SHA-256. They are made anew from what was checked: one content has exactly one file (chunk.h CF1).
+ */
+static bool head_hash(upload_t *u)
+{
+    uint8_t header[QR_CHUNK_HEADER_BYTES];
+    static const uint8_t zeros[QR_CHUNK_ALIGN];
+    size_t tokens = 4ul * u->want.count, padding = (size_t)qr_chunk_payload_offset(&u->want) - QR_CHUNK_HEADER_BYTES - tokens;
+    u->sha = EVP_MD_CTX_new();
+    if (!u->sha) return false;
+    qr_chunk_header_encode(qr_chunk_reader_header(u->reader), header);
+    return EVP_DigestInit_ex(u->sha, EVP_sha256(), NULL) == 1 && EVP_DigestUpdate(u->sha, header, sizeof header) == 1 &&
+           EVP_DigestUpdate(u->sha, u->tokens, tokens) == 1 && EVP_DigestUpdate(u->sha, zeros, padding) == 1;
+}
+
+/* Opens the file and holds it against what was asked for. 0, or the reason and whether the file is to blame. */
+static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_damage)
+{
+    char path[QR_CHUNK_PATH_BYTES];
+    qr_chunk_name_t name = {0};
+    qr_chunk_reason_t why = QR_CHUNK_INTACT;
+    memcpy(name.id, u->content.bytes, 32);
+    qr_chunk_name_path(&name, path);
+    u->file = openat(given->store->fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    *ret_damage = u->file < 0 && errno == ENOENT;
+    if (u->file < 0) return errno == ENOENT ? QR_E_NOT_FOUND : QR_E_IO;
+    (void)posix_fadvise(u->file, 0, 0, POSIX_FADV_SEQUENTIAL);
+    int status = qr_chunk_reader_open_file(u->file, NULL, NULL, &u->reader, &why);
+    if (status == -QR_E_MEMORY) return QR_E_MEMORY;
+    *ret_damage = status != 0;
+    if (status) return reason_of(why);
+    const qr_chunk_header_t *header = qr_chunk_reader_header(u->reader);
+    why = qr_chunk_header_match(header, qr_chunk_reader_tokens(u->reader), &u->want, u->tokens);
+    if (QR_MUTANT(632) && (header->members == u->want.members && header->row_bytes == u->want.row_bytes && header->count == u->want.count))
+        why = QR_CHUNK_INTACT;
+    if (why != QR_CHUNK_INTACT) {
+        *ret_damage = header->group != u->want.group || memcmp(header->chain, u->want.chain, 32) != 0 || QR_MUTANT(633);
+        return reason_of(why);
+    }
+    return u->whole && !head_hash(u) ? QR_E_MEMORY : 0;
+}
+
+/* Everything was read: does it agree? */
+static uint32_t upload_end(upload_t *u)
+{
+    uint8_t id[32];
+    int status = qr_chunk_reader_end(u->reader);
+    if (status && !QR_MUTANT(634)) return reason_of(qr_chunk_reader_reason(u->reader));
+    if (!u->whole) return 0;
+    if (EVP_DigestFinal_ex(u->sha, id, NULL) != 1) return QR_E_MEMORY;
+    return memcmp(id, u->content.bytes, 32) == 0 || QR_MUTANT(635) ? 0 : QR_E_DIGEST;
+}
+
+/* Reads, digests and copies one piece. */
+static uint32_t upload_piece(transfer_t *self, const qr_given_t *given, upload_t *u)
+{
+    uint64_t payload = qr_chunk_payload_bytes(&u->want), most = QR_TRANSFER_PIECE_BYTES / self->row_bytes * self->row_bytes;
+    uint64_t bytes = qr_min_u64(most, payload - u->at), cursor = u->at, end = u->at + bytes;
+    qr_chunk_extent_t extent;
+    if (qr_chunk_reader_read(u->reader, self->buffer, (size_t)bytes)) return reason_of(qr_chunk_reader_reason(u->reader));
+    if (u->whole && EVP_DigestUpdate(u->sha, self->buffer, (size_t)bytes) != 1) return QR_E_MEMORY;
+    while (qr_chunk_extent_next(&u->want, &cursor, end, &extent))
+        scatter(self, given, &u->span, extent.member, u->want.start + extent.token, extent.count, self->buffer + (extent.offset - u->at));
+    u->at = end;
+    return 0;
+}
+
+/* Moves until the time is over or the upload has ended. */
+static void upload_advance(transfer_t *self, const qr_given_t *given, upload_t *u, uint64_t until_us, qr_outbox_t *outbox)
+{
+    uint32_t reason = 0;
+    bool damage = false;
+    if (!u->opened) {
+        u->opened = true, u->began_us = clock_us();
+        reason = upload_open(u, given, &damage);
+        if (reason) {
+            upload_answer(self, u, reason, damage, outbox);
+            return;
+        }
+    }
+    uint64_t payload = qr_chunk_payload_bytes(&u->want);
+    do {
+        reason = upload_piece(self, given, u);
+    } while (!reason && u->at < payload && clock_us() < until_us);
+    if (!reason && u->at < payload) return;
+    if (!reason) reason = upload_end(u);
+    upload_answer(self, u, reason, reason && reason != QR_E_MEMORY, outbox);
+}
+
+/* ---- downloads ---------------------------------------------------------------------------------------------------------------------- */
+
+static void download_answer(transfer_t *self, uint32_t reason, qr_outbox_t *outbox)
+{
+    download_t *d = &self->download;
+    uint64_t move_us = d->began_us ? clock_us() - d->began_us : 0;
+    qr_page_downloaded_t body = {.key = d->key, .reason = reason, .bytes = reason ? 0 : d->at, .move_us = move_us};
+    qr_send(outbox, d->from, page_downloaded, &body);
+    self->download_us += move_us;
+    if (!reason)
+        self->downloads_done++, self->download_bytes += d->at;
+    else if (reason == QR_E_FENCED)
+        self->fenced++;
+    d->from = 0;
+}
+
+static void on_page_download(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_page_download_t *ask = &message->body.page_download;
+    download_t *d = &self->download;
+    uint64_t end = (uint64_t)ask->start + ask->rows;
+    uint32_t reason = 0;
+    if (!given->staging || ask->slot >= given->staging->config.slots || ask->rows > given->layout.chunk_tokens || end > QR_CONTEXT_MAX)
+        reason = QR_E_INVALID;
+    if (!reason && d->from) reason = QR_E_BUSY;
+    if (!reason) reason = span_fill(self, ask->group, ask->start, (uint32_t)end, ask->first_block, ask->pages, &d->span);
+    if (!reason && (uint64_t)ask->rows * self->members[ask->group] * self->row_bytes > given->staging->slot_bytes) reason = QR_E_INVALID;
+    if (reason) {
+        qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_refused, 0, reason, message->type, ask->key);
+        qr_send(outbox, message->from, page_downloaded, (&(qr_page_downloaded_t){.key = ask->key, .reason = reason}));
+        return;
+    }
+    d->from = message->from, d->key = ask->key, d->slot = ask->slot, d->at = 0, d->began_us = 0;
+}
+
+/* Copies runs of rows, a page of a member at a time, until the time is over or all are there. */
+static void download_advance(transfer_t *self, const qr_given_t *given, uint64_t until_us, qr_outbox_t *outbox)
+{
+    download_t *d = &self->download;
+    uint32_t rows = d->span.end - d->span.start, runs = 0, fit;
+    uint64_t member_bytes = (uint64_t)rows * self->row_bytes, payload = member_bytes * self->members[d->span.group];
+    uint8_t *slot = qr_staging_slot(given->staging, d->slot);
+    if (!d->began_us) d->began_us = clock_us();
+    while (d->at < payload) {
+        uint32_t member = (uint32_t)(d->at / member_bytes), row = d->span.start + (uint32_t)(d->at % member_bytes / self->row_bytes);
+        const uint8_t *from = row_at(self, given, &d->span, member, row, &fit);
+        fit = qr_min_u32(fit, d->span.end - row);
+        if (QR_MUTANT(636) && fit > 1) from += self->row_bytes;
+        qr_stream_copy(slot + d->at, from, (size_t)fit * self->row_bytes);
+        d->at += (uint64_t)fit * self->row_bytes;
+        if (++runs % 8 == 0 && d->at < payload && clock_us() >= until_us) return;
+    }
+    download_answer(self, 0, outbox);
+}
+
+/* ---- fences (M3) -----------------------------------------------------------------------------------------------------------------------
+ */
+
+/* Whether a move names a page of the fence that the fence means. */
+static bool fence_hits(const span_t *span, const qr_fence_t *fence)
+{
+    for (uint64_t i = 0; i < fence->pages.count; i++) {
+        uint64_t page = fence->pages.data[i];
+        for (uint32_t k = 0; k < span->page_count && fence->groups.data[i] == span->group; k++)
+            if (qr_handle_index(span->pages[k]) == qr_handle_index(page) &&
+                !generation_before(qr_handle_generation(page), qr_handle_generation(span->pages[k])))
+                return true;
+    }
+    return false;
+}
+
+static void on_fence(transfer_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_fence_t *fence = &message->body.fence;
+    if (fence->groups.count != fence->pages.count) {
+        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_protocol, 0, message->type, fence->groups.count, fence->pages.count);
+        return; /* unanswered: nothing may be freed by it */
+    }
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) {
+        upload_t *u = &self->uploads[i];
+        if (u->from && fence_hits(&u->span, fence) && !(QR_MUTANT(637) && u->opened) && !(QR_MUTANT(638) && !u->opened))
+            upload_answer(self, u, QR_E_FENCED, false, outbox);
+    }
+    if (self->download.from && fence_hits(&self->download.span, fence) && !QR_MUTANT(639)) download_answer(self, QR_E_FENCED, outbox);
+    for (uint64_t i = 0; i < fence->pages.count; i++) {
+        uint32_t group = fence->groups.data[i], index = qr_handle_index(fence->pages.data[i]);
+        uint32_t next = qr_handle_generation(fence->pages.data[i]) + 1;
+        if (group >= self->group_count || index >= self->pages[group]) continue;
+        uint32_t *floor = &self->floors[group][index];
+        if (generation_before(*floor, next)) *floor = next;
+    }
+    qr_send(outbox, message->from, fenced, (&(qr_fenced_t){.fence_id = fence->fence_id}));
+}
+
+/* ---- work and duty (M4, M5)
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static upload_t *upload_next(transfer_t *self)
+{
+    upload_t *next = NULL;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) {
+        upload_t *u = &self->uploads[i];
+        if (u->from && (!next || u->turn < next->turn)) next = u;
+    }
+    return next;
+}
+
+/* When the next slice may begin after one of took_us. */
+static uint64_t duty_resume(transfer_t *self, const qr_given_t *given, uint64_t now_us, uint64_t took_us)
+{
+    uint64_t batches = qr_activity_batches(given->activity), duty = given->params.transfer_duty;
+    if (batches != self->batches) self->batches = batches, self->batches_us = now_us;
+    bool computing = qr_activity_computing(given->activity) || (batches && now_us - self->batches_us < LATELY_US);
+    if (!computing || duty == 0 || duty >= 100 || QR_MUTANT(640)) return now_us;
+    return now_us + took_us * (100 - duty) / duty;
+}
+
+static uint64_t transfer_work(void *block, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    transfer_t *self = block;
+    upload_t *u = upload_next(self);
+    uint64_t began_us = clock_us(), until_us = began_us + QR_TRANSFER_SLICE_US * 9 / 10;
+    (void)now_us;
+    if (!u && !self->download.from) return QR_NEVER_US;
+    if (began_us < self->resume_us) return self->resume_us;
+    if (self->download.from && (!u || !self->after_download)) {
+        download_advance(self, given, until_us, outbox);
+        self->after_download = 1;
+    } else if (u) {
+        upload_advance(self, given, u, until_us, outbox);
+        self->after_download = 0;
+    }
+    uint64_t ended_us = clock_us();
+    self->resume_us = duty_resume(self, given, ended_us, ended_us - began_us);
+    return upload_next(self) || self->download.from ? (self->resume_us > ended_us ? self->resume_us : 0) : QR_NEVER_US;
+}
+
+/* ---- the actor
+ * ------------------------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t floors_bytes(const qr_given_t *given)
+{
+    uint64_t pages = 0;
+    for (uint32_t g = 0; g < given->layout.group_count; g++) pages += given->layout.groups[g].pages;
+    return pages * sizeof(uint32_t);
+}
+
+static uint64_t transfer_bytes(const qr_given_t *given) { return qr_round_up(sizeof(transfer_t), 64) + floors_bytes(given); }
+
+static void transfer_init(void *block, const qr_given_t *given, uint64_t address)
+{
+    transfer_t *self = block;
+    uint32_t *floors = (uint32_t *)(void *)((uint8_t *)block + qr_round_up(sizeof(transfer_t), 64));
+    self->address = address;
+    self->group_count = given->layout.group_count;
+    self->page_tokens = given->layout.page_tokens;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) self->uploads[i].file = -1;
+    for (uint32_t g = 0; g < self->group_count; g++) {
+        self->pages[g] = given->layout.groups[g].pages;
+        self->floors[g] = floors;
+        floors += self->pages[g];
+        for (uint32_t p = 0; p < self->pages[g]; p++) self->floors[g][p] = 1;
+    }
+}
+
+static void transfer_done(void *block)
+{
+    transfer_t *self = block;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) upload_close(&self->uploads[i]);
+    free(self->buffer);
+    self->buffer = NULL;
+}
+
+static void on_start(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    qr_ready_t body = {0};
+    const char *why = "";
+    if (!given->decoder || !given->staging)
+        body.reason = QR_E_INVALID, why = "transfer needs a decoder and staging slots";
+    else if (!qr_decoder_member_rows(given->decoder, 0, 0))
+        body.reason = QR_E_UNSUPPORTED, why = "the pages of this device are not in the host's memory; restore needs --device cpu";
+    else if (!self->buffer && !(self->buffer = aligned_alloc(4096, QR_TRANSFER_PIECE_BYTES)))
+        body.reason = QR_E_MEMORY, why = qr_error_sentence(QR_E_MEMORY);
+    for (uint32_t g = 0; !body.reason && g < self->group_count; g++) self->members[g] = qr_decoder_member_count(given->decoder, g);
+    if (!body.reason) self->row_bytes = qr_decoder_row_bytes(given->decoder);
+    if (!body.reason && self->row_bytes > QR_CHUNK_ROW_BYTES_MAX)
+        body.reason = QR_E_UNSUPPORTED, why = "a row of this model is longer than a chunk file may hold";
+    body.text = (qr_bytes_t){(const uint8_t *)why, strlen(why)};
+    qr_send(outbox, message->from, ready, &body);
+}
+
+static uint32_t open_count(const transfer_t *self)
+{
+    uint32_t count = self->download.from != 0;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) count += self->uploads[i].from != 0;
+    return count;
+}
+
+static void on_stop(transfer_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
+        if (self->uploads[i].from) upload_answer(self, &self->uploads[i], QR_E_CANCELLED, false, outbox);
+    if (self->download.from) download_answer(self, QR_E_CANCELLED, outbox);
+    qr_send(outbox, message->from, stopped, (&(qr_stopped_t){.reason = 0}));
+}
+
+static void on_metrics_read(const transfer_t *self, uint64_t from, qr_outbox_t *outbox)
+{
+    enum {
+#define METRIC(name, number, kind, help) ID_##name = number,
+#include "messages/metric.def"
+    };
+    const uint32_t ids[] = {ID_uploads_total,   ID_uploads_failed_total, ID_uploads_fenced_total, ID_upload_bytes_total, ID_upload_us_total,
+                            ID_downloads_total, ID_download_bytes_total, ID_download_us_total,    ID_transfers_open};
+    const uint64_t values[] = {self->uploads_done,   self->uploads_failed, self->fenced,      self->upload_bytes, self->upload_us,
+                               self->downloads_done, self->download_bytes, self->download_us, open_count(self)};
+    qr_send(outbox, from, metrics, (&(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}}));
+}
+
+static void transfer_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    transfer_t *self = block;
+    switch (message->type) {
+    case QR_MESSAGE_start: on_start(self, given, message, outbox); break;
+    case QR_MESSAGE_page_upload: on_page_upload(self, given, message, outbox); break;
+    case QR_MESSAGE_page_download: on_page_download(self, given, message, outbox); break;
+    case QR_MESSAGE_fence: on_fence(self, message, outbox); break;
+    case QR_MESSAGE_metrics_read: on_metrics_read(self, message->from, outbox); break;
+    case QR_MESSAGE_drain: qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = open_count(self)})); break;
+    case QR_MESSAGE_stop: on_stop(self, message, outbox); break;
+    case QR_MESSAGE_alarm:
+    case QR_MESSAGE_link_up:
+    case QR_MESSAGE_link_down: break;
+    default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
+    }
+}
+
+static void transfer_check(const void *block, const qr_given_t *given)
+{
+    const transfer_t *self = block;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) {
+        const upload_t *u = &self->uploads[i];
+        qr_assert(u->from || (!u->reader && !u->sha && u->file < 0));
+        for (uint32_t k = 0; u->from && k < u->span.page_count; k++) {
+            uint32_t index = qr_handle_index(u->span.pages[k]);
+            qr_assert(!generation_before(qr_handle_generation(u->span.pages[k]), self->floors[u->span.group][index])); /* M3 */
+        }
+    }
+    (void)given;
+}
+
+static void transfer_print(const void *block, const qr_given_t *given, qr_text_t *text)
+{
+    const transfer_t *self = block;
+    (void)given;
+    qr_text_put(text, "transfer: open ");
+    qr_text_put_u64(text, open_count(self));
+    qr_text_put(text, ", uploads ");
+    qr_text_put_u64(text, self->uploads_done);
+    qr_text_put(text, ", failed ");
+    qr_text_put_u64(text, self->uploads_failed);
+    qr_text_put(text, ", downloads ");
+    qr_text_put_u64(text, self->downloads_done);
+    qr_text_put(text, ", fenced ");
+    qr_text_put_u64(text, self->fenced);
+    qr_text_put(text, "\n");
+}
+
+const qr_actor_class_t qr_transfer_class = {
+    .name = "transfer",
+    .role = QR_ROLE_transfer,
+    .max_out = QR_RESTORE_UPLOADS + 2,
+    .owns_world = true,
+    .bytes = transfer_bytes,
+    .init = transfer_init,
+    .handle = transfer_handle,
+    .check = transfer_check,
+    .print = transfer_print,
+    .work = transfer_work,
+    .done = transfer_done,
+};

@@ -1,0 +1,18 @@
+/* transfer.h - moves rows between chunk files, staging slots and page pools, and vouches for what it put into pages. io actor, on a host
+ * thread of its own. Partners: restore_streamer (page_upload), checkpoint_writer (page_download), page_manager (fence). Needs
+ * given->decoder with memory that the host reaches (cpu device), given->staging and given->store; given->activity if it should step aside
+ * for batches. */
+#ifndef QR_TRANSFER_H
+#define QR_TRANSFER_H
+
+#include "actors/actor.h"
+
+enum {
+    QR_TRANSFER_SLICE_US = 1000,         /* one piece of work */
+    QR_TRANSFER_PIECE_BYTES = 128 << 10, /* read, digested and copied at once: lies in L2 */
+    QR_TRANSFER_PAGES_MAX = 4096 / 8 + 2 /* pages of one chunk */
+};
+
+extern const qr_actor_class_t qr_transfer_class;
+
+#endif

@@ -1,0 +1,64 @@
+/* staging.c - slots between page pools and chunk files (staging.h). */
+#include "store/staging.h"
+
+#include "base/error.h"
+#include "store/chunk.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { HUGE_BYTES = 2 << 20 };
+
+static bool config_valid(const qr_staging_config_t *c)
+{
+    if (!c->slots || c->slots > QR_STAGING_SLOTS_MAX || !c->group_count || c->group_count > QR_GROUPS_MAX) return false;
+    if (!c->chunk_tokens || c->chunk_tokens > QR_CHUNK_TOKENS_MAX) return false;
+    for (uint32_t g = 0; g < c->group_count; g++) {
+        if (!c->groups[g].members || c->groups[g].members > QR_CHUNK_MEMBERS_MAX) return false;
+        if (c->groups[g].row_bytes < 2 || c->groups[g].row_bytes > QR_CHUNK_ROW_BYTES_MAX || c->groups[g].row_bytes % 2) return false;
+    }
+    return true;
+}
+
+int qr_staging_new(const qr_staging_config_t *config, qr_staging_t **ret_staging)
+{
+    if (!config_valid(config)) return -QR_E_INVALID;
+    qr_staging_t *s = calloc(1, sizeof *s);
+    if (!s) return -QR_E_MEMORY;
+    s->config = *config;
+    for (uint32_t g = 0; g < config->group_count; g++)
+        s->slot_bytes = qr_max_u64(s->slot_bytes, qr_round_up(qr_staging_payload_bytes(s, g, config->chunk_tokens), 4096));
+    s->mapped_bytes = qr_round_up(s->slot_bytes * config->slots, HUGE_BYTES);
+    void *memory = MAP_FAILED;
+    bool fits = s->mapped_bytes <= QR_STAGING_BYTES_MAX;
+    if (fits) memory = mmap(NULL, s->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        free(s);
+        return fits ? -QR_E_MEMORY : -QR_E_LIMIT;
+    }
+    (void)madvise(memory, s->mapped_bytes, MADV_HUGEPAGE); /* a wish */
+    memset(memory, 0, s->mapped_bytes);
+    s->memory = memory;
+    *ret_staging = s;
+    return 0;
+}
+
+void qr_staging_destroy(qr_staging_t **staging)
+{
+    qr_staging_t *s = *staging;
+    if (!s) return;
+    (void)munmap(s->memory, s->mapped_bytes);
+    free(s);
+    *staging = NULL;
+}
+
+uint8_t *qr_staging_slot(const qr_staging_t *staging, uint32_t slot)
+{
+    qr_assert(slot < staging->config.slots);
+    return staging->memory + slot * staging->slot_bytes;
+}
+
+uint64_t qr_staging_payload_bytes(const qr_staging_t *staging, uint32_t group, uint32_t tokens)
+{
+    return (uint64_t)staging->config.groups[group].members * staging->config.groups[group].row_bytes * tokens;
+}
