@@ -330,7 +330,7 @@ static bool header_fill(const qr_given_t *given, const qr_chunk_write_t *ask, qr
     memcpy(header.chain, ask->chain.bytes, 32);
     qr_chain_node(header.parent, ask->tokens.data, header.count, chain);
     *ret_header = header;
-    return qr_chunk_header_valid(&header) && (memcmp(chain, header.chain, 32) == 0 || QR_MUTANT(648));
+    return qr_chunk_header_valid(&header) && memcmp(chain, header.chain, 32) == 0;
 }
 
 static void on_chunk_write(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -585,7 +585,7 @@ static void on_start(storage_t *self, const qr_given_t *given, const qr_message_
 static void on_stop(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     qr_errand_destroy(&self->errand);
-    if (self->phase == PHASE_WRITE) write_publish(self, given, outbox);
+    if (self->phase == PHASE_WRITE && !QR_MUTANT(648)) write_publish(self, given, outbox);
     for (; self->write_count; write_over(self)) write_answer(self, &self->writes[0], QR_E_CANCELLED, NULL, 0, outbox);
     for (uint32_t i = 0; i < QR_CAPTURE_DROPS; i++) {
         drop_ask_t *drop = &self->drops[i];

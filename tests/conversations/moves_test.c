@@ -171,6 +171,24 @@ static void test_conversation_with_a_window(void **state)
     converse(64, 32, 24);
 }
 
+/* A node counts when all its groups are here. */
+static void test_a_node_needs_all_its_groups(void **state)
+{
+    (void)state;
+    moves_config_t config = {.page_tokens = 16, .chunk_tokens = 24, .pages = 8, .layers = 3, .window = 20};
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    qr_message_t answer;
+    assert_int_equal(save(c, 0).reason, 0); /* group 0 */
+    assert_int_equal(found(c), 0);
+    MOVES_ASK(m, checkpoint_writer, storage, chunk_write, &answer, .slot = 1, .group = 1, .parent = c->parents[0], .chain = c->chains[0],
+              .tokens = {c->tokens, c->chunk});
+    assert_int_equal(answer.body.chunk_written.reason, 0);
+    assert_int_equal(found(c), 1);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 /* The file holds [member][token][row], members by slab and then by layer, whatever the pages are. */
 static void test_file_is_in_payload_order(void **state)
 {
@@ -1101,6 +1119,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conversation_at_every_page_and_chunk_size),
         cmocka_unit_test(test_conversation_with_a_window),
+        cmocka_unit_test(test_a_node_needs_all_its_groups),
         cmocka_unit_test(test_file_is_in_payload_order),
         cmocka_unit_test(test_an_upload_touches_only_its_rows),
         cmocka_unit_test(test_damage_is_never_a_success),
