@@ -6,6 +6,8 @@
 #include "actors/gateway.h"
 #include "actors/heartbeat.h"
 #include "actors/io/bench.h"
+#include "actors/checkpoint_writer.h"
+#include "actors/io/activity.h"
 #include "actors/io/executor.h"
 #include "actors/io/facts.h"
 #include "actors/io/facts_tool.h"
@@ -13,8 +15,11 @@
 #include "actors/io/http.h"
 #include "actors/io/keys.h"
 #include "actors/io/prompt.h"
+#include "actors/io/storage.h"
 #include "actors/io/text.h"
+#include "actors/io/transfer.h"
 #include "actors/page_manager.h"
+#include "actors/restore_streamer.h"
 #include "actors/router.h"
 #include "actors/scheduler.h"
 #include "actors/worker.h"
@@ -27,6 +32,7 @@
 #include "model/tokenizer.h"
 #include "store/folder.h"
 #include "store/inspect.h"
+#include "store/staging.h"
 #include "transport/mesh.h"
 #include "transport/replay.h"
 #include "transport/sim/simulate.h"
@@ -53,6 +59,7 @@ typedef struct boot {
     uint64_t load_us;
     uint64_t epoch; /* of the store; 0: mesh makes one */
     qr_store_folder_t folder;
+    qr_activity_t activity;
     bool computes; /* this node has an executor */
     bool no_store; /* --no-store */
 } boot_t;
@@ -205,24 +212,56 @@ static int boot_model(boot_t *boot)
     boot->load_us = clock_us() - begin;
     return 0;
 }
+/* Whether pages of this node can go to disk and come back: a store, a device whose pages the cpu reaches, and everybody who takes part. */
+static bool is_durable(const boot_t *boot)
+{
+    static const uint8_t roles[] = {QR_ROLE_storage, QR_ROLE_transfer, QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer, QR_ROLE_catalog_replica};
+    bool all = boot->given.store && boot->given.decoder && qr_decoder_member_rows(boot->given.decoder, 0, 0) && boot->given.params.captures;
+    for (size_t i = 0; i < QR_COUNT(roles); i++) all = all && node_has(boot, roles[i]);
+    return all;
+}
+/* Makes the slots that rows pass through on their way to disk. */
+static int boot_staging(boot_t *boot)
+{
+    if (!is_durable(boot)) return boot->given.params.captures = 0, 0;
+    const qr_layout_t *layout = &boot->given.layout;
+    qr_staging_config_t config = {.slots = (uint32_t)boot->given.params.staging_slots, .chunk_tokens = layout->chunk_tokens, .group_count = layout->group_count};
+    for (uint32_t g = 0; g < layout->group_count; g++) {
+        config.groups[g].members = qr_decoder_member_count(boot->given.decoder, g);
+        config.groups[g].row_bytes = layout->groups[g].row_bytes / config.groups[g].members;
+    }
+    if (qr_staging_new(&config, &boot->given.staging)) return fail("not enough memory for the staging slots", "lower --staging-slots or --chunk-tokens");
+    boot->given.activity = &boot->activity;
+    return 0;
+}
 static void boot_done(boot_t *boot)
 {
     qr_tokenizer_destroy(&boot->given.tokenizer);
     qr_decoder_destroy(&boot->given.decoder);
     qr_model_destroy(&boot->given.model);
     qr_device_destroy(&boot->device);
+    qr_staging_destroy(&boot->given.staging);
     if (boot->given.store) qr_store_folder_close(&boot->folder);
     boot->given.store = NULL;
     free(boot->topology);
     boot->topology = NULL;
 }
 
-/* The built-in topology leaves the last CATALOG_CLASSES out when there is no store. */
-enum { CATALOG_CLASSES = 3 };
+/* The built-in topology leaves the last CHUNK_CLASSES out when nothing of this node's pages can be durable, and the CATALOG_CLASSES before
+ * them when there is no store. */
+enum { CATALOG_CLASSES = 3, CHUNK_CLASSES = 4 };
 static const qr_actor_class_t *const serve_classes[] = {&qr_http_class,         &qr_text_class,     &qr_gateway_class,   &qr_router_class, &qr_worker_class,         &qr_scheduler_class,
-                                                        &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class, &qr_facts_class,  &qr_catalog_writer_class, &qr_catalog_replica_class};
+                                                        &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class, &qr_facts_class,  &qr_catalog_writer_class, &qr_catalog_replica_class,
+                                                        &qr_storage_class, &qr_transfer_class, &qr_restore_streamer_class, &qr_checkpoint_writer_class};
 static const qr_actor_class_t *const prompt_classes[] = {&qr_prompt_class,   &qr_text_class,         &qr_gateway_class,  &qr_router_class,   &qr_worker_class,
                                                          &qr_scheduler_class, &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class};
+
+static uint32_t class_count(const boot_t *boot, bool prompt)
+{
+    if (prompt) return QR_COUNT(prompt_classes);
+    if (boot->topology) return QR_COUNT(serve_classes);
+    return (uint32_t)(QR_COUNT(serve_classes) - (boot->given.staging ? 0 : CHUNK_CLASSES) - (boot->given.store ? 0 : CATALOG_CLASSES));
+}
 
 /* Boots every actor of this node, waits for the end and stops them. `prompt`: generate and bench instead of http. */
 static int mesh_run(boot_t *boot, bool prompt, uint32_t log_level, const char *ready)
@@ -233,7 +272,7 @@ static int mesh_run(boot_t *boot, bool prompt, uint32_t log_level, const char *r
     qr_mesh_config_t config = {.topology = boot->topology,
                                .node = boot->node,
                                .classes = prompt ? prompt_classes : serve_classes,
-                               .class_count = prompt ? QR_COUNT(prompt_classes) : QR_COUNT(serve_classes) - (boot->given.store || boot->topology ? 0 : CATALOG_CLASSES),
+                               .class_count = class_count(boot, prompt),
                                .epoch = boot->epoch,
                                .given = &boot->given,
                                .signals = true,
@@ -316,6 +355,7 @@ static int serve_as(const char *name, uint32_t audience, int count, char **word)
     if (!status) status = boot_edge(&boot);
     if (!status) status = boot_store(&boot);
     if (!status) status = boot_model(&boot);
+    if (!status) status = boot_staging(&boot);
     if (!status) {
         static char settings[8192], ready[1024];
         qr_text_t text;

@@ -357,11 +357,13 @@ void qr_topology_default(qr_topology_t *topology)
     memcpy(node->name, "local", 6);
     node->id = 1;
     default_host(node, "edge", (const uint8_t[]){QR_ROLE_gateway, QR_ROLE_router, QR_ROLE_catalog_replica, QR_ROLE_catalog_writer, 0});
-    default_host(node, "device", (const uint8_t[]){QR_ROLE_worker, QR_ROLE_scheduler, QR_ROLE_page_manager, QR_ROLE_executor, 0});
+    default_host(node, "device", (const uint8_t[]){QR_ROLE_worker, QR_ROLE_scheduler, QR_ROLE_page_manager, QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer, QR_ROLE_executor, 0});
     default_host(node, "text", (const uint8_t[]){QR_ROLE_text, 0});
     default_host(node, "http", (const uint8_t[]){QR_ROLE_http, 0});
     default_host(node, "heartbeat", (const uint8_t[]){QR_ROLE_heartbeat, 0});
     default_host(node, "facts", (const uint8_t[]){QR_ROLE_facts, 0});
+    default_host(node, "storage", (const uint8_t[]){QR_ROLE_storage, 0});
+    default_host(node, "transfer", (const uint8_t[]){QR_ROLE_transfer, 0});
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------------- */
