@@ -459,7 +459,7 @@ static void on_uploaded(restore_streamer_t *self, const qr_message_t *message, q
     }
     restore_t *r = restore_of(self, f);
     uint32_t reason = b->reason ? b->reason : b->damage ? QR_E_DIGEST : 0;
-    bool damaged = b->damage || reason == QR_E_IDENTITY || reason == QR_E_DIGEST;
+    bool damaged = b->damage != 0; /* an IDENTITY without it: we asked for the wrong file, which is fine */
     if (r) { /* always, unless a defect answered too early */
         r->moving--;
         r->progress_us = message->now_us;
