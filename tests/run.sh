@@ -88,7 +88,7 @@ if [ "$quick" != "--quick" ]; then
   say "fuzz, 20 s each"
   step fuzz tests/fuzz/run.sh 20
   say "mutants"
-  step mutants tests/mutants/run.sh
+  step mutants tests/mutants/run.sh --quick 150
   step replayed-mutants tests/mutants/replay.sh build
   step simulated-mutants tests/mutants/sim.sh --quick 6
 fi
