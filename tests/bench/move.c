@@ -1,7 +1,7 @@
 /* link: qr_io_storage qr_io_storage_parts qr_io_storage_errand qr_io_transfer qr_actor_roles qr_store qr_model qr_messages cmocka */
 /* move.c - what it takes to restore 2,048 tokens of a SmolLM2-135M shape (30 layers, 2 slabs, rows of 384 bytes: 23,040 bytes a token) out
  * of chunk files in the page cache, through storage and transfer and their encoded messages: as a trusted file, and as one opened for the
- * first time since boot. Beside it, in the same run, a plain and a non-temporal copy of as many bytes. usage: bench_move [rounds] [tokens]
+ * first time since boot. Beside it, in the same run, a plain and a non-temporal copy of as many bytes. usage: bench_move [--tiny | rounds [tokens]]
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,8 +78,10 @@ static double restore(moves_t *m, uint32_t parts, bool whole)
 
 int main(int argc, char **argv)
 {
-    uint32_t rounds = argc > 1 ? (uint32_t)atoi(argv[1]) : 3, parts = (argc > 2 ? (uint32_t)atoi(argv[2]) : 2 * CHUNK) / CHUNK;
-    must(rounds > 0 && rounds <= 1000 && parts > 0 && parts <= PARTS_MAX, "usage: bench_move [rounds 1-1000] [tokens 256-16384]");
+    bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
+    uint32_t rounds = argc > 1 && !tiny ? (uint32_t)atoi(argv[1]) : tiny ? 1 : 3;
+    uint32_t parts = (argc > 2 ? (uint32_t)atoi(argv[2]) : (tiny ? 1 : 2) * CHUNK) / CHUNK;
+    must(rounds > 0 && rounds <= 1000 && parts > 0 && parts <= PARTS_MAX, "usage: bench_move [--tiny | rounds 1-1000 [tokens 256-16384]]");
     moves_config_t config = {.page_tokens = 16, .chunk_tokens = CHUNK, .pages = 16 + parts * 16, .layers = 30, .dim = 96};
     moves_t *m = moves_new(&config);
     must(qr_decoder_row_bytes(m->given->decoder) == 384, "the tiny model has another shape");
