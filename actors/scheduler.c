@@ -19,7 +19,7 @@
  * I8. A producer stands where the earliest request that waits for it stands, so that a wait never inverts the order.
  * I9. cached_tokens is the boundary of the grant and nothing else; computed prompt rows are counted when they are committed, those
  *     that an ended request did not come to when it ends: prompt = cached + computed + uncomputed while nothing is open. Restored rows
- *     count as cached.
+ *     count as cached. What a request is told in the end leaves out what it found and had to compute after all, placed again.
  * I10. While a lane loads (pages_load .. load_closed) no batch names it, and it is closed only afterwards: what is restored into its pages
  *     is over before they are released. A restore that stops early costs a recompute of the rest, nothing else.
  * I11. A request waits for the catalog at most LOOK_US before pages are asked for; at most QR_CATALOG_LOOKUPS lookups are open.
@@ -69,6 +69,8 @@ typedef struct request {
     uint32_t boundary;                  /* rows granted, or restored since */
     uint32_t cached, computed, counted; /* prompt rows: found, computed, and up to where they are counted (I9) */
     uint32_t rows_high;                 /* most rows it ever had */
+    uint32_t computed_from;             /* first prompt row that was computed for it */
+    uint32_t found_later, found_end;    /* rows of `cached` found after that, and their end */
     uint32_t placements, quantum;       /* how often it was placed; tokens until it may make room (I12) */
     uint32_t token_room;
     uint32_t wait_boundary, waits, wait_over;
@@ -325,12 +327,15 @@ static void lane_void(scheduler_t *self, lane_t *lane)
     if (lane->copy_state == COPIES_IN_FLIGHT && !QR_MUTANT(158)) lane->copy_state = COPIES_TO_SEND;
 }
 
+/* I9: rows that were never computed for the request. */
+static uint32_t honest_cached(const request_t *r) { return qr_min_u32(r->cached - r->found_later, r->computed_from) + r->found_later; }
+
 static void send_ended(const call_t *call, const request_t *r, uint32_t finish, uint32_t error)
 {
     uint64_t granted_us = r->granted_us ? r->granted_us : call->now_us, first_us = r->first_token_us ? r->first_token_us : call->now_us;
     qr_ended_t ended = {.request_id = r->request_id, .attempt = r->attempt, .finish = finish, .error = error};
-    ended.cached_tokens = QR_MUTANT(165) ? r->boundary : r->cached;
-    ended.computed_tokens = r->computed;
+    ended.cached_tokens = QR_MUTANT(165) ? r->boundary : honest_cached(r);
+    ended.computed_tokens = r->computed + r->cached - honest_cached(r);
     ended.queue_us = granted_us - r->submitted_us;
     ended.prefill_us = r->granted_us ? first_us - granted_us : 0;
     qr_send(call->outbox, call->self->worker, ended, &ended);
@@ -625,6 +630,7 @@ static uint32_t count_cached(scheduler_t *self, request_t *r, uint32_t boundary)
     r->rows_high = qr_max_u32(r->rows_high, boundary);
     r->cached += more;
     r->counted += more;
+    if (r->computed_from < end && more) r->found_later += more, r->found_end = end;
     self->cached_tokens += more;
     return more;
 }
@@ -1074,6 +1080,12 @@ static void commit_rows(scheduler_t *self, harvest_t *h, const entry_t *entry, l
     if (lane->copy_state == COPIES_IN_FLIGHT) lane->copy_state = COPIES_NONE;
     if (entry->start < r->rows_high) self->recomputed_rows += qr_min_u32(end, r->rows_high) - entry->start;
     r->rows_high = qr_max_u32(r->rows_high, end);
+    if (entry->start < r->generated_from) r->computed_from = qr_min_u32(r->computed_from, entry->start);
+    if (entry->start < r->found_end) { /* computed after all, or at least in part */
+        r->cached -= r->found_later;
+        r->computed += r->found_later;
+        r->found_later = r->found_end = 0;
+    }
     uint32_t counted = qr_max_u32(qr_min_u32(end, r->generated_from), r->counted);
     r->computed += counted - r->counted;
     self->computed_tokens += counted - r->counted;
@@ -1299,6 +1311,7 @@ static request_t *request_take(const call_t *call, const qr_submit_t *submit)
     uint64_t timeout_us = call->given->params.request_timeout_ms * 1000; /* a budget may come from another machine */
     r->deadline_us = call->now_us + (submit->budget_us ? qr_min_u64(submit->budget_us, timeout_us) : timeout_us);
     r->generated_from = submit->generated_from;
+    r->computed_from = UINT32_MAX;
     r->draws_max = submit->max_tokens - (QR_MUTANT(432) ? 0 : (uint32_t)submit->tokens.count - submit->generated_from);
     r->temperature_bits = submit->temperature_bits;
     r->top_p_bits = submit->top_p_bits;

@@ -1,4 +1,4 @@
-/* link: qr_sim qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_gateway qr_actor_quota qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages */
+/* link: qr_sim qr_actor_checkpoint_writer qr_actor_restore_streamer qr_actor_capture_value qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_gateway qr_actor_quota qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages */
 /* sim_test.c - the simulated world is repeatable, its checkers see, what it found stays mended, and 300 fixed seeds and 100 of
  * QUIRE_TEST_SEED find nothing. `quire simulate` runs more. */
 #include <setjmp.h>
@@ -9,8 +9,11 @@
 
 #include "actors/catalog_replica.h"
 #include "actors/catalog_writer.h"
+#include "actors/checkpoint_writer.h"
 #include "actors/gateway.h"
 #include "actors/page_manager.h"
+#include "actors/restore_streamer.h"
+#include "actors/scheduler.h"
 #include "messages/schema.h"
 #include "transport/sim/simulate.h"
 
@@ -73,9 +76,41 @@ enum {
     DEEP_MATCH,
     LOST_COMMIT,
     OTHER_RECORD,
-    EARLY_COMMIT
+    EARLY_COMMIT,
+    PAGES_SWAPPED, /* from here on: worlds with a store */
+    OTHER_PAGE,
+    OTHER_LEASE,
+    WRONG_SLOT,
+    OTHER_TOKENS,
+    OTHER_PIN,
+    EARLY_PUBLISH,
+    NOT_WITHDRAWN,
+    MORE_CACHED,
+    NOTHING_FOUND
 };
 static uint32_t disease, countdown;
+
+/* What becomes of messages around the store. */
+static void spoil_store(qr_message_t *m)
+{
+    if (m->type == QR_MESSAGE_page_upload && m->body.page_upload.pages.count > 1) {
+        uint64_t *pages = (uint64_t *)(uintptr_t)m->body.page_upload.pages.data, first = pages[0];
+        if (disease == PAGES_SWAPPED) pages[0] = pages[1], pages[1] = first;
+        if (disease == OTHER_PAGE) pages[0] += (uint64_t)7 << 32;
+    }
+    if (m->type == QR_MESSAGE_chunk_release && disease == OTHER_LEASE) m->body.chunk_release.lease += 1000000;
+    if (m->type == QR_MESSAGE_pages_unpin && disease == OTHER_PIN) m->body.pages_unpin.lease += 1000000;
+    if (m->type == QR_MESSAGE_chunk_write && disease == WRONG_SLOT) m->body.chunk_write.start += (uint32_t)m->body.chunk_write.tokens.count;
+    if (m->type == QR_MESSAGE_chunk_write && disease == OTHER_TOKENS) ((uint32_t *)(uintptr_t)m->body.chunk_write.tokens.data)[1] ^= 1;
+    if (m->type == QR_MESSAGE_publish) {
+        bool withdraws = m->body.publish.kinds.data[0] == QR_CATALOG_WITHDRAW;
+        uint8_t *chains = (uint8_t *)(uintptr_t)m->body.publish.chains.data;
+        if (disease == EARLY_PUBLISH && !withdraws) chains[m->body.publish.chains.count - 1] ^= 1;
+        if (disease == NOT_WITHDRAWN && withdraws) chains[0] ^= 1;
+    }
+    if (m->type == QR_MESSAGE_ended && disease == MORE_CACHED && m->body.ended.computed_tokens) m->body.ended.cached_tokens++;
+    if (m->type == QR_MESSAGE_lookup && disease == NOTHING_FOUND) m->body.lookup.fingerprint.bytes[0] ^= 1;
+}
 
 static void spoil(qr_message_t *m)
 {
@@ -97,6 +132,7 @@ static void spoil(qr_message_t *m)
     if (m->type == QR_MESSAGE_publish_committed && disease == LOST_COMMIT && countdown && --countdown == 0)
         m->type = QR_MESSAGE_publish_refused; /* with the number of its transaction as the reason */
     if (m->type == QR_MESSAGE_publish_committed && disease == EARLY_COMMIT) m->body.publish_committed.tx++;
+    spoil_store(m);
 }
 
 static void doctored_handle(const qr_actor_class_t *actor, void *self, const qr_given_t *given, const qr_message_t *message,
@@ -125,15 +161,40 @@ static void doctored_writer(void *self, const qr_given_t *given, const qr_messag
     doctored_handle(&qr_catalog_writer_class, self, given, message, outbox);
 }
 
+static void doctored_streamer(void *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    doctored_handle(&qr_restore_streamer_class, self, given, message, outbox);
+}
+static void doctored_checkpoints(void *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    doctored_handle(&qr_checkpoint_writer_class, self, given, message, outbox);
+}
+static void doctored_scheduler(void *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    doctored_handle(&qr_scheduler_class, self, given, message, outbox);
+}
+
+/* A calm world with a small store, where caches are dropped and so rows are restored and files leave. */
+static void draw_small_store(qr_sim_plan_t *plan)
+{
+    qr_sim_plan_draw(plan, 2729, QR_PROFILE_STORE, 3);
+    plan->window = plan->window_pages = plan->over_commit = 0;
+    plan->store.bytes_max = (plan->context / 16) * (64 + 16ull * plan->page_tokens);
+    plan->workload.drop_us = 200000;
+    plan->workload.salt_one_in = plan->workload.tenant_one_in = 0;
+}
+
 static void expect_finding(const qr_actor_class_t *doctored, uint32_t kind, const char *has)
 {
     qr_sim_plan_t plan;
     qr_sim_result_t result;
     qr_sim_plan_draw(&plan, 3, kind < WRONG_COPY ? QR_PROFILE_CALM : QR_PROFILE_CATALOG, 3);
+    if (kind >= PAGES_SWAPPED) draw_small_store(&plan);
     plan.fault_count = plan.workload.faults = 0;
     plan.workload.cancel_one_in = plan.workload.budget_one_in = 0;
     plan.workload.answer_most = plan.workload.requests = 40;
-    assert_true(qr_sim_plan_run(&plan, &result, NULL, NULL));
+    if (!qr_sim_plan_run(&plan, &result, NULL, NULL)) fail_msg("without a disease: %s", result.finding);
+    assert_true(kind < PAGES_SWAPPED || (result.store.restored_rows && result.store.dropped));
     plan.doctored = doctored;
     disease = kind;
     countdown = 3;
@@ -163,6 +224,25 @@ static void test_the_checkers_see(void **state)
     expect_finding(&writer, LOST_COMMIT, "is in the log");
     expect_finding(&writer, OTHER_RECORD, "something else");
     expect_finding(&writer, EARLY_COMMIT, "was answered as");
+}
+
+static void test_the_checkers_of_the_store_see(void **state)
+{
+    (void)state;
+    qr_actor_class_t streamer = qr_restore_streamer_class, checkpoints = qr_checkpoint_writer_class, scheduler = qr_scheduler_class;
+    streamer.handle = doctored_streamer;
+    checkpoints.handle = doctored_checkpoints;
+    scheduler.handle = doctored_scheduler;
+    expect_finding(&streamer, PAGES_SWAPPED, "should be");
+    expect_finding(&streamer, OTHER_PAGE, "is not being restored any more");
+    expect_finding(&streamer, OTHER_LEASE, "a lease is given back that is not held");
+    expect_finding(&checkpoints, WRONG_SLOT, "which holds something else");
+    expect_finding(&checkpoints, OTHER_TOKENS, "is not that of its token");
+    expect_finding(&checkpoints, OTHER_PIN, "pages are unpinned that are not pinned");
+    expect_finding(&checkpoints, EARLY_PUBLISH, "whose disk does not have it");
+    expect_finding(&checkpoints, NOT_WITHDRAWN, "deletes a file that the log still says stands there");
+    expect_finding(&scheduler, MORE_CACHED, "rows were reused");
+    expect_finding(&scheduler, NOTHING_FOUND, "was never restored");
 }
 
 /* A plan whose last phase has no time always has a finding; nearly everything can be taken out of it. */
@@ -255,6 +335,19 @@ static void test_what_was_found_stays_mended(void **state)
     }
 }
 
+/* Seeds of a profile that found something, beside the plans above. */
+static void test_seeds_that_found_something(void **state)
+{
+    (void)state;
+    static const uint64_t of_store[] = {6, 25, 39, 161, 997, 1129, 2188, 2729};
+    for (size_t i = 0; i < QR_COUNT(of_store); i++) {
+        qr_sim_plan_t plan;
+        qr_sim_result_t result;
+        qr_sim_plan_draw(&plan, of_store[i], QR_PROFILE_STORE, 0);
+        if (!qr_sim_plan_run(&plan, &result, NULL, NULL)) fail_msg("store, seed %llu: %s", (unsigned long long)of_store[i], result.finding);
+    }
+}
+
 static void test_fixed_seeds(void **state)
 {
     (void)state;
@@ -276,8 +369,10 @@ int main(void)
         cmocka_unit_test(test_same_plan_same_history),
         cmocka_unit_test(test_everything_happens),
         cmocka_unit_test(test_the_checkers_see),
+        cmocka_unit_test(test_the_checkers_of_the_store_see),
         cmocka_unit_test(test_shrink),
         cmocka_unit_test(test_what_was_found_stays_mended),
+        cmocka_unit_test(test_seeds_that_found_something),
         cmocka_unit_test(test_fixed_seeds),
         cmocka_unit_test(test_seeds_of_this_commit),
     };

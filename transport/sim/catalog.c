@@ -4,6 +4,8 @@
 #include "base/chain.h"
 #include "base/error.h"
 #include "base/prng.h"
+#include "transport/sim/clients.h"
+#include "transport/sim/storage.h"
 
 #include <stdlib.h>
 
@@ -13,6 +15,7 @@ enum {
     CHUNKS_MAX = CHAINS_MAX * DEPTH_MAX,
     SLOTS = QR_CATALOG_PUBLISHES,
     CHANGES_MAX = 64,
+    NODES_OF_STORE = 1024, /* more than are ever published */
     LOOKS = 4,
     RETRY_US = 60000,
     LAST_LOOK_US = 20000,
@@ -51,6 +54,7 @@ struct qr_sim_catalog {
     uint32_t record_count, record_capacity;
 };
 
+static qr_sim_store_t *store_of(const qr_sim_catalog_t *c) { return qr_sim_given(c->given)->store; }
 static qr_sim_catalog_t *catalog_of(const qr_given_t *given) { return qr_sim_given(given)->catalog; }
 static file_t *file_at(const qr_sim_catalog_t *c, uint32_t node, uint32_t chunk) { return &c->files[(size_t)node * CHUNKS_MAX + chunk]; }
 qr_sim_log_t *qr_sim_catalog_log(qr_sim_catalog_t *c) { return &c->log; }
@@ -167,6 +171,12 @@ static uint64_t hash_change(uint64_t hash, uint8_t kind, uint8_t tier, uint32_t 
                       (uint64_t)start << 20 ^ size);
 }
 
+/* Whether a disk has all of a chunk (or, with a store, one part of it). */
+static bool is_durable(const qr_sim_catalog_t *c, uint32_t node, uint32_t id, const uint8_t chain[32], uint32_t group)
+{
+    return store_of(c) ? qr_sim_store_has(store_of(c), node, chain, group) : id == NONE || file_at(c, node, id)->state == FILE_DURABLE;
+}
+
 /* A row is in the log from now on. */
 static void judge_row(void *context, const qr_sim_row_t *row, const qr_sim_change_t *changes)
 {
@@ -185,11 +195,11 @@ static void judge_row(void *context, const qr_sim_row_t *row, const qr_sim_chang
     for (uint32_t i = row->first_change; i < row->first_change + row->change_count; i++) {
         const qr_sim_change_t *ch = &changes[i];
         hash = hash_change(hash, ch->kind, ch->tier, ch->group, ch->chain, ch->digest, ch->start, ch->size);
-        bool copy = ch->kind == QR_CATALOG_REPLICA && ch->tier == QR_TIER_SSD && ch->id != NONE;
+        bool copy = ch->kind == QR_CATALOG_REPLICA && ch->tier == QR_TIER_SSD;
         bool ram = ch->kind == QR_CATALOG_REPLICA && ch->tier == QR_TIER_RAM && ch->id != NONE;
         if (ram && qr_world_epoch(qr_sim_world(), node) == row->node_epoch && file_at(c, node, ch->id)->ram_epoch != row->node_epoch)
             qr_sim_finding("transaction %llu says that chunk %u is in the RAM of node %u, where it is not", tx, ch->id, node + 1);
-        if (copy && file_at(c, node, ch->id)->state != FILE_DURABLE) /* T1 */
+        if (copy && !is_durable(c, node, ch->id, ch->chain, ch->group)) /* T1 */
             qr_sim_finding("transaction %llu says that chunk %u stands on node %u, whose disk does not have it", tx, ch->id, node + 1);
     }
     if (hash != r->hash) qr_sim_finding("publish %llu of node %u is in the log as something else", sequence, node + 1);
@@ -432,16 +442,40 @@ static slot_t *find_slot(publisher_t *self, uint64_t sequence)
     qr_sim_finding("node %u: an answer to publish %llu, which is not open", self->node + 1, (unsigned long long)sequence);
 }
 
+/* T2 */
+static void judge_committed(qr_sim_catalog_t *c, uint64_t publisher, uint64_t epoch, const qr_publish_committed_t *b)
+{
+    record_t *r = find_record(c, publisher, epoch, b->sequence);
+    unsigned long long sequence = b->sequence, tx = b->tx;
+    uint32_t node = qr_address_node(publisher);
+    if (!r || r->tx == 0) qr_sim_finding("node %u: publish %llu was answered committed and is not in the log", node, sequence);
+    if (r->tx != b->tx || (r->acked_tx && r->acked_tx != b->tx))
+        qr_sim_finding("node %u: publish %llu was answered as %llu and is %llu", node, sequence, tx, (unsigned long long)r->tx);
+    r->acked_tx = b->tx;
+    c->counts.committed++;
+}
+
+static void judge_refused(qr_sim_catalog_t *c, uint64_t publisher, uint64_t epoch, const qr_publish_refused_t *b)
+{
+    record_t *r = find_record(c, publisher, epoch, b->sequence);
+    bool unknown = b->reason == QR_E_PEER_DOWN || b->reason == QR_E_STALE;
+    unsigned long long sequence = b->sequence;
+    uint32_t node = qr_address_node(publisher);
+    if (!r) qr_sim_finding("node %u: publish %llu was refused and never asked", node, sequence);
+    c->counts.refused++;
+    if (!unknown && r->tx)
+        qr_sim_finding("node %u: publish %llu was refused (%s) and is in the log as %llu", node, sequence, qr_error_name((int)b->reason),
+                       (unsigned long long)r->tx);
+    if (b->reason == QR_E_LIMIT || (b->reason == QR_E_INVALID && !r->wrong))
+        qr_sim_finding("node %u: publish %llu was refused (%s), and nothing is wrong with it", node, sequence,
+                       qr_error_name((int)b->reason));
+    r->refused = !unknown;
+}
+
 static void on_committed(publisher_t *self, qr_sim_catalog_t *c, const qr_publish_committed_t *b)
 {
     slot_t *s = find_slot(self, b->sequence);
-    record_t *r = find_record(c, self->address, self->epoch, b->sequence);
-    unsigned long long sequence = b->sequence, tx = b->tx;
-    if (r->tx == 0) qr_sim_finding("node %u: publish %llu was answered committed and is not in the log", self->node + 1, sequence);
-    if (r->tx != b->tx || (r->acked_tx && r->acked_tx != b->tx))
-        qr_sim_finding("node %u: publish %llu was answered as %llu and is %llu", self->node + 1, sequence, tx, (unsigned long long)r->tx);
-    r->acked_tx = b->tx;
-    c->counts.committed++;
+    judge_committed(c, self->address, self->epoch, b);
     self->knows_layout = 1;
     if (!s->repeat) {
         file_t *f = file_at(c, self->node, s->chunk);
@@ -459,18 +493,8 @@ static void on_committed(publisher_t *self, qr_sim_catalog_t *c, const qr_publis
 static void on_publish_refused(publisher_t *self, qr_sim_catalog_t *c, const qr_publish_refused_t *b, uint64_t now_us, qr_outbox_t *outbox)
 {
     slot_t *s = find_slot(self, b->sequence);
-    record_t *r = find_record(c, self->address, self->epoch, b->sequence);
-    bool unknown = b->reason == QR_E_PEER_DOWN || b->reason == QR_E_STALE;
-    unsigned long long sequence = b->sequence;
-    c->counts.refused++;
     s->asked = 0;
-    if (!unknown && r->tx)
-        qr_sim_finding("node %u: publish %llu was refused (%s) and is in the log as %llu", self->node + 1, sequence,
-                       qr_error_name((int)b->reason), (unsigned long long)r->tx);
-    if (b->reason == QR_E_LIMIT || (b->reason == QR_E_INVALID && !s->wrong))
-        qr_sim_finding("node %u: publish %llu was refused (%s), and nothing is wrong with it", self->node + 1, sequence,
-                       qr_error_name((int)b->reason));
-    r->refused = !unknown;
+    judge_refused(c, self->address, self->epoch, b);
     bool again = b->reason != QR_E_STALE && !s->wrong && !s->repeat && (b->reason != QR_E_IO || qr_sim_draw(2));
     if (!again) { /* a withdrawal is still to be made, a copy still to be published: later, under a new number */
         s->sequence = 0;
@@ -554,6 +578,47 @@ const qr_actor_class_t qr_sim_publisher_class = {
     .handle = publisher_handle,
     .print = publisher_print,
 };
+
+/* ---- the publishers of a world with a store: the actors that serve -------------------------------------------------------------- */
+
+static void watch_publish(qr_sim_catalog_t *c, const qr_message_t *message)
+{
+    const qr_publish_t *b = &message->body.publish;
+    record_t *r = keep_record(c, message->from, message->epoch, b->sequence);
+    uint64_t hash = b->node_epoch;
+    for (uint32_t i = 0; i < b->kinds.count; i++)
+        hash = hash_change(hash, b->kinds.data[i], b->tiers.data[i], b->groups.data[i], b->chains.data + 32 * (size_t)i,
+                           b->digests.data + 32 * (size_t)i, b->starts.data[i], b->sizes.data[i]);
+    if (r->hash && r->hash != hash)
+        qr_sim_finding("node %u asks something else under the number of publish %llu", qr_address_node(message->from),
+                       (unsigned long long)b->sequence);
+    r->hash = hash;
+    r->refused = 0;
+    c->counts.publishes++;
+}
+
+void qr_sim_catalog_watch(qr_sim_catalog_t *c, const qr_message_t *message, bool said)
+{
+    if (said && message->type == QR_MESSAGE_publish) watch_publish(c, message);
+    uint64_t epoch = said ? 0 : qr_world_epoch(qr_sim_world(), qr_address_node(message->to) - 1);
+    if (epoch && message->type == QR_MESSAGE_publish_committed) judge_committed(c, message->to, epoch, &message->body.publish_committed);
+    if (epoch && message->type == QR_MESSAGE_publish_refused) judge_refused(c, message->to, epoch, &message->body.publish_refused);
+}
+
+bool qr_sim_catalog_says(const qr_sim_catalog_t *c, uint32_t node, const uint8_t chain[32], uint32_t group)
+{
+    for (uint32_t i = c->log.row_count; i-- > 0;) {
+        const qr_sim_row_t *row = &c->log.rows[i];
+        if (row->publisher == 0 || qr_address_node(row->publisher) - 1 != node) continue;
+        for (uint32_t k = row->first_change + row->change_count; k-- > row->first_change;) {
+            const qr_sim_change_t *ch = &c->log.changes[k];
+            bool about = ch->kind == QR_CATALOG_REPLICA || ch->kind == QR_CATALOG_WITHDRAW;
+            if (about && ch->tier == QR_TIER_SSD && ch->group == group && memcmp(ch->chain, chain, 32) == 0)
+                return ch->kind == QR_CATALOG_REPLICA;
+        }
+    }
+    return false;
+}
 
 /* ---- restorer: stands for the way back until the real one is here ------------------------------------------------------------------ */
 
@@ -675,7 +740,8 @@ static bool is_needed(const qr_sim_catalog_t *c, uint32_t group, uint32_t b, uin
     return window == 0 || (int64_t)(j + 1) * c->chunk_tokens > (first < 0 ? 0 : first);
 }
 
-static uint32_t deepest(const qr_sim_catalog_t *c, const meaning_t *m, const uint32_t *path, uint32_t ram)
+/* ram, ssd: nodes whose copies count. */
+static uint32_t deepest(const qr_sim_catalog_t *c, const meaning_t *m, const uint32_t *path, uint32_t ram, uint32_t ssd)
 {
     uint32_t have = 0;
     while (have < c->work.depth && m->here[path[have]]) have++;
@@ -684,7 +750,7 @@ static uint32_t deepest(const qr_sim_catalog_t *c, const meaning_t *m, const uin
         for (uint32_t g = 0; g < c->group_count && all; g++)
             for (uint32_t j = 0; j < b && all; j++) {
                 const part_t *p = &m->parts[path[j]][g];
-                all = !is_needed(c, g, b, j) || (p->bytes && ((p->ram & ram) || p->ssd));
+                all = !is_needed(c, g, b, j) || (p->bytes && ((p->ram & ram) || (p->ssd & ssd)));
             }
         if (all) return b;
     }
@@ -742,7 +808,7 @@ static void judge_part(const asker_t *self, const qr_sim_catalog_t *c, const mea
         qr_sim_finding("the replica of node %u offers copies of chunk %u that the log does not have at %llu (RAM %x, SSD %x of %x, %x)",
                        self->node + 1, id, (unsigned long long)b->tx, ram, ssd, p->ram, p->ssd);
     for (uint32_t n = 0; n < c->node_count && n < 32; n++)
-        if ((ssd >> n & 1) && file_at(c, n, id)->state != FILE_DURABLE && (now->parts[id][group].ssd >> n & 1))
+        if ((ssd >> n & 1) && !is_durable(c, n, id, c->chunks[id].chain, group) && (now->parts[id][group].ssd >> n & 1))
             qr_sim_finding("the replica of node %u offers chunk %u on node %u, whose disk does not have it", self->node + 1, id, n + 1);
     judge_hidden(self, m, look, ram, ssd);
 }
@@ -758,13 +824,23 @@ static uint32_t living(const asker_t *self, const meaning_t *m)
     return mask;
 }
 
+/* With a store nobody publishes only to be seen again (README.md: after a silence copies are hidden until their node publishes): then a
+ * replica must offer what its own node has. */
+static bool may_hide(const qr_sim_catalog_t *c)
+{
+    const uint32_t silences = 1u << QR_FAULT_STUCK | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_UNIT;
+    const qr_sim_workload_t *w = qr_sim_given(c->given)->clients;
+    return store_of(c) && (w->faults & silences);
+}
+
 static bool is_exact(const asker_t *self, const qr_sim_catalog_t *c, const meaning_t *m, const look_t *look, const qr_matches_t *b)
 {
     const uint32_t *path = c->paths[look->chain];
     uint32_t ram = living(self, m);
     if (b->tx != c->log.newest) return false;
-    if (c->work.nodes_max < CHUNKS_MAX) return true; /* some have left the index */
-    if (b->depth != deepest(c, m, path, ram)) return false;
+    if (c->work.nodes_max < (store_of(c) ? NODES_OF_STORE : CHUNKS_MAX)) return true; /* some have left the index */
+    if (may_hide(c)) return b->depth >= deepest(c, m, path, 0, 1u << self->node);
+    if (b->depth != deepest(c, m, path, ram, UINT32_MAX)) return false;
     for (uint64_t i = 0; i < b->node_indexes.count; i++) {
         const part_t *p = &m->parts[path[b->node_indexes.data[i]]][b->groups.data[i]];
         if (nodes_of_mask(b, b->ram_masks.data[i]) != (p->ram & ram) || nodes_of_mask(b, b->ssd_masks.data[i]) != p->ssd) return false;
@@ -784,7 +860,7 @@ static void on_matches(asker_t *self, qr_sim_catalog_t *c, const qr_matches_t *b
     const uint32_t *path = c->paths[look->chain];
     mean(c, &then, b->tx);
     mean(c, &now, c->log.newest);
-    uint32_t depth = deepest(c, &then, path, UINT32_MAX), needed = 0;
+    uint32_t depth = deepest(c, &then, path, UINT32_MAX, UINT32_MAX), needed = 0;
     if (b->depth > depth)
         qr_sim_finding("the replica of node %u says that chain %u can be restored to %u, the log at %llu says %u", self->node + 1,
                        look->chain, b->depth, (unsigned long long)b->tx, depth);
@@ -881,7 +957,7 @@ const qr_actor_class_t qr_sim_asker_class = {
 bool qr_sim_catalog_is_done(const qr_sim_catalog_t *c, const qr_world_t *world, char *text, size_t text_bytes)
 {
     for (uint32_t n = 0; n < c->node_count; n++) {
-        for (uint32_t d = 1; d <= qr_world_devices(world, n); d++) {
+        for (uint32_t d = 1; !store_of(c) && d <= qr_world_devices(world, n); d++) {
             const publisher_t *p = qr_world_state(world, qr_sim_address(n, d, QR_ROLE_checkpoint_writer));
             if (p && p->settled && publisher_is_quiet(p)) continue;
             (void)snprintf(text, text_bytes, "after healing the publisher of device %u of node %u commits nothing", d, n + 1);

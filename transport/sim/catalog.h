@@ -43,6 +43,12 @@ void qr_sim_catalog_last(qr_sim_catalog_t *catalog);
 bool qr_sim_catalog_is_done(const qr_sim_catalog_t *catalog, const qr_world_t *world, char *text, size_t text_bytes);
 void qr_sim_catalog_count(const qr_sim_catalog_t *catalog, qr_sim_catalog_counts_t *ret_counts);
 
+/* With a store (storage.h) its files are the truth of T1, and the publishers are the actors that serve: nobody is asked to commit once
+ * more (T4). What they say and hear (said 0: it is heard): */
+void qr_sim_catalog_watch(qr_sim_catalog_t *catalog, const qr_message_t *message, bool said);
+/* Whether the log says that a part stands on the disk of a node. */
+bool qr_sim_catalog_says(const qr_sim_catalog_t *catalog, uint32_t node, const uint8_t chain[32], uint32_t group);
+
 /* The restorer never restores: what it is asked stops at once or after a while, and the rows are computed. */
 extern const qr_actor_class_t qr_sim_publisher_class, qr_sim_restorer_class, qr_sim_asker_class;
 

@@ -27,7 +27,7 @@ enum {
     SOURCES = 2 + QR_PARTNERS_MAX
 };
 enum { TEMPERATURE_BITS = 0x3f400000, ONE_BITS = 0x3f800000 };
-enum phase { BUSY, LAST, DROPPING, DONE };
+enum phase { BUSY, LAST, DROPPING, AGAIN, DONE };
 enum {
 #define METRIC(name, number, kind, help) METRIC_##name = (number),
 #include "messages/metric.def"
@@ -45,7 +45,7 @@ typedef struct ask {
     uint64_t asked_us, budget_us;
     uint64_t reads_us; /* when a slow reader reads next; QR_NEVER_US = it is quick */
     uint32_t open, greedy, ignore_eos, prompt, count, max_tokens, cancelled, salt, text_at, last;
-    uint32_t tenant, unread, cut_off;                                    /* unread: bytes of text; cut_off: cancelled as a slow client */
+    uint32_t tenant, unread, cut_off, again;                             /* unread: bytes of text; cut_off: cancelled as a slow client */
     uint32_t stop_count, stop_lengths[STOPS], stopped, stop_at, all_out; /* stop_at: where the text ends once `stopped` */
     uint8_t stops[STOPS * STOP_MOST];
     qr_sim_sequence_t sequence; /* of tokens[0 .. count) */
@@ -70,6 +70,8 @@ typedef struct client {
     uint32_t worker_count, page_manager_count, open, submitted, last_asked, last_answered, phase, draining;
     uint64_t sources[SOURCES]; /* whom it asks for numbers: gateway, router, then its partners */
     uint32_t source_count, probing, reading[SOURCES];
+    uint64_t again_at_us, next_drop_us; /* K10: not before; of cache drops while clients ask */
+    uint32_t again_asked, again_open;
     uint64_t probe_id, probe_asked_us, next_probe_us, next_read_us, drain_asker, drain_by_us;
     talk_t talks[TALKS];
     ask_t asks[ASKS];
@@ -307,6 +309,29 @@ static void submit(client_t *self, const qr_given_t *given, uint64_t now_us, boo
     qr_outbox_alarm(outbox, qr_min_u64(ask->due_us, ask->reads_us));
 }
 
+/* The prompt of K10, the same each time. */
+static void submit_again(client_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    const qr_sim_workload_t *w = work_of(given);
+    ask_t *ask = self->draining ? NULL : free_ask(self, given);
+    if (!ask) return;
+    memset(ask, 0, sizeof *ask);
+    ask->open = ask->last = ask->again = ask->greedy = ask->ignore_eos = ask->max_tokens = 1;
+    ask->key = ++self->key << 8 | (uint64_t)(ask - self->asks);
+    ask->prompt = ask->count = w->again_rows;
+    ask->due_us = ask->reads_us = QR_NEVER_US;
+    ask->asked_us = now_us;
+    for (uint32_t i = 0; i < ask->prompt; i++) {
+        ask->tokens[i] = (uint32_t)(qr_mix_u64(w->seed ^ self->address << 20 ^ i) % QR_SIM_END_TOKEN);
+        qr_sim_sequence_add(&ask->sequence, given, ask->tokens[i]);
+    }
+    self->again_open = 1;
+    self->again_asked++;
+    self->open++;
+    self->answers.submitted++;
+    send_submit(self, given, ask, false, 0, outbox);
+}
+
 /* ---- judging ---------------------------------------------------------------------------------------------------------------------------
  */
 
@@ -436,6 +461,7 @@ static void over(client_t *self, const qr_given_t *given, ask_t *ask, bool fine,
         for (uint32_t i = 0; i < talk->count; i++)
             if (talk->tokens[i] == QR_SIM_END_TOKEN) talk->count = i;
     }
+    if (ask->again) self->again_open = 0;
     self->last_answered += ask->last && fine;
     if (ask->last && !fine) self->last_asked--; /* asked again */
     ask->open = 0;
@@ -475,6 +501,7 @@ static void on_finished(client_t *self, const qr_given_t *given, const qr_reques
     self->answers.stopped += ask->stopped && fine;
     self->answers.slow += ask->cut_off && b->finish == QR_FINISH_CANCELLED;
     self->answers.cached += b->cached_tokens;
+    self->answers.again += fine && ask->again && b->cached_tokens;
     over(self, given, ask, fine || b->finish == QR_FINISH_CANCELLED, b->error, now_us);
 }
 
@@ -618,13 +645,14 @@ static bool ask_workers(client_t *self, qr_outbox_t *outbox)
 }
 
 /* Drops every cache until all pools are full; whoever is not by the deadline leaks. */
-static void drop_caches(client_t *self, uint64_t now_us, qr_outbox_t *outbox)
+static void drop_caches(client_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
 {
     uint32_t full = 0;
     for (uint32_t i = 0; i < self->page_manager_count; i++) full += self->dropped[i] == 2;
     bool empty = ask_workers(self, outbox);
     if (full == self->page_manager_count && empty) {
-        self->phase = DONE;
+        const qr_sim_workload_t *w = work_of(given);
+        self->phase = w->again_rows > given->layout.chunk_tokens && !self->answers.again ? AGAIN : DONE;
         return;
     }
     if (now_us >= self->last_by_us && full == self->page_manager_count) qr_sim_finding("a worker holds requests that nobody waits for");
@@ -636,6 +664,47 @@ static void drop_caches(client_t *self, uint64_t now_us, qr_outbox_t *outbox)
         qr_send(outbox, self->page_managers[i], cache_drop, &(qr_cache_drop_t){.version = 1});
     }
     qr_outbox_alarm(outbox, now_us + DROP_AGAIN_US);
+}
+
+static void begin_drops(client_t *self, const qr_sim_workload_t *w, uint64_t now_us)
+{
+    self->phase = DROPPING;
+    self->last_by_us = now_us + w->last_us;
+    for (uint32_t i = 0; i < self->page_manager_count; i++) self->dropped[i] = self->dropped[i] == 1;
+    for (uint32_t i = 0; i < self->worker_count; i++) self->emptied[i] = self->emptied[i] == 1;
+}
+
+/* K10: asked, given time to become durable, and dropped from every cache, until it is restored. */
+static void ask_again(client_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    const qr_sim_workload_t *w = work_of(given);
+    if (self->again_at_us == 0) {
+        if (self->again_asked == w->again_tries) qr_sim_finding("a prompt was asked %u times and was never restored", self->again_asked);
+        submit_again(self, given, now_us, outbox);
+        self->again_at_us = now_us + w->again_us;
+    }
+    if (now_us >= self->again_at_us && !self->again_open) {
+        self->again_at_us = 0;
+        begin_drops(self, w, now_us);
+        drop_caches(self, given, now_us, outbox);
+        return;
+    }
+    qr_outbox_alarm(outbox, qr_max_u64(self->again_at_us, now_us + 10000));
+}
+
+/* While clients ask somebody drops the caches now and then. */
+static void drop_sometimes(client_t *self, const qr_sim_workload_t *w, uint64_t now_us, qr_outbox_t *outbox)
+{
+    if (!w->drop_us) return;
+    if (now_us >= self->next_drop_us) {
+        self->next_drop_us = now_us + 1 + below(self, 2 * (uint64_t)w->drop_us);
+        for (uint32_t i = 0; i < self->page_manager_count; i++) {
+            if (self->dropped[i] == 1) continue;
+            self->dropped[i] = 1;
+            qr_send(outbox, self->page_managers[i], cache_drop, &(qr_cache_drop_t){.version = 1});
+        }
+    }
+    qr_outbox_alarm(outbox, self->next_drop_us);
 }
 
 static void last_phase(client_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
@@ -654,10 +723,10 @@ static void last_phase(client_t *self, const qr_given_t *given, uint64_t now_us,
         }
         qr_outbox_alarm(outbox, qr_max_u64(self->next_us, now_us + 1000));
         if (self->last_answered < w->last_requests || self->open) return;
-        self->phase = DROPPING;
-        self->last_by_us = now_us + w->last_us;
+        begin_drops(self, w, now_us);
     }
-    drop_caches(self, now_us, outbox);
+    if (self->phase == DROPPING) drop_caches(self, given, now_us, outbox);
+    if (self->phase == AGAIN) ask_again(self, given, now_us, outbox);
 }
 
 /* ---- the actors
@@ -704,8 +773,9 @@ static void on_time(client_t *self, const qr_given_t *given, uint64_t now_us, qr
     outbox->alarm_us = self->drain_by_us;
     for (uint32_t i = 0; i < ASKS; i++) read_or_leave(self, w, &self->asks[i], now_us, outbox);
     if (self->phase == BUSY || self->phase == LAST) ask_more(self, given, now_us, outbox);
+    if (self->phase == BUSY) drop_sometimes(self, w, now_us, outbox);
     settle_drain(self, now_us, outbox);
-    if (self->phase == LAST || self->phase == DROPPING) last_phase(self, given, now_us, outbox);
+    if (self->phase == LAST || self->phase == DROPPING || self->phase == AGAIN) last_phase(self, given, now_us, outbox);
     if (self->phase != BUSY || self->submitted >= w->requests || now_us >= w->busy_until_us) {
         if (self->phase == BUSY) qr_outbox_alarm(outbox, now_us + 100000); /* to hear of the last phase */
         return;

@@ -13,6 +13,7 @@
  * K8. Whoever does not read is cancelled as a slow client at its bound, and everybody else is served.
  * K9. At most one probe and one question for numbers per source is open. A probe is answered under its number; where nothing goes
  *     wrong in time, and ready once somebody was served. The gateway's numbers are what this client saw.
+ * K10. With a store, a prompt that is asked again after all caches were dropped is restored in the end.
  * K5. In the last phase every request is answered in full within a deadline, then no worker holds a request and every pool is full after
  *     cache_drop. */
 #ifndef QR_SIM_CLIENTS_H
@@ -39,11 +40,15 @@ typedef struct qr_sim_workload {
     uint32_t slow_bytes;        /* bytes of text a slow reader may be behind (K8) */
     uint32_t slow_us;           /* it reads everything so often */
     uint32_t probe_us, read_us; /* time between probes, and between questions for numbers */
-    uint32_t rows_most;         /* rows that the largest pool of this mesh holds (K4) */
+    uint32_t drop_us;           /* time between cache drops while clients ask */
+    uint32_t again_rows;        /* not 0: K10, with a prompt of so many tokens */
+    uint32_t again_tries;
+    uint64_t again_us;  /* by then what was computed is durable */
+    uint32_t rows_most; /* rows that the largest pool of this mesh holds (K4) */
 } qr_sim_workload_t;
 
 typedef struct qr_sim_answers {
-    uint64_t submitted, finished, cancelled, refused, failed, tokens, cached, drops;
+    uint64_t submitted, finished, cancelled, refused, failed, tokens, cached, drops, again;
     uint64_t stopped, slow, cut_off; /* ended by a stop string; cancelled as slow clients, and tried to */
     uint64_t chats, probes, reads;   /* chats asked; answers to probes and to questions for numbers */
     uint64_t reasons[64];            /* of refusals and failures by QR_E_* */

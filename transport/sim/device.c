@@ -14,10 +14,7 @@ typedef struct lane {
     uint32_t greedy, generated_from, last_token, scope;
 } lane_t;
 
-typedef struct row {
-    uint64_t word;
-    uint64_t scope; /* of who wrote it (V4); 0: not known */
-} row_t;
+typedef qr_sim_row_word_t row_t;
 
 /* A batch as asked; its tokens and pages are kept behind the actor. */
 typedef struct batch {
@@ -112,6 +109,14 @@ static uint32_t page_seen(device_t *self, const qr_given_t *given, uint32_t grou
         *seen = generation;
     }
     return page;
+}
+
+uint64_t qr_sim_word(uint32_t token, uint32_t position, uint32_t group) { return word_of(token, position, group); }
+
+row_t *qr_sim_device_row(void *executor_state, const qr_given_t *given, uint32_t group, uint64_t page, uint32_t row)
+{
+    device_t *self = executor_state;
+    return row_at(self, given, group, page_seen(self, given, group, page), row);
 }
 
 static uint64_t lay_out(device_t *self, const qr_given_t *given)

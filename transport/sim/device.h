@@ -25,6 +25,7 @@ typedef struct qr_sim_world_given {
     const void *clients;            /* clients.h: qr_sim_workload_t */
     struct qr_sim_catalog *catalog; /* catalog.h; NULL: there is none */
     struct qr_sim_judge *judge;     /* judge.h; NULL: nobody judges */
+    struct qr_sim_store *store;     /* storage.h; NULL: there is none */
 } qr_sim_world_given_t;
 static inline const qr_sim_world_given_t *qr_sim_given(const qr_given_t *given)
 {
@@ -43,6 +44,16 @@ void qr_sim_sequence_add(qr_sim_sequence_t *sequence, const qr_given_t *given, u
  * begin at generated_from; greedy answers depend on neither. sequence holds exactly these tokens. */
 uint32_t qr_sim_token_after(const qr_sim_sequence_t *sequence, const qr_given_t *given, const uint32_t *tokens, bool greedy, uint64_t seed,
                             uint32_t generated_from, uint32_t *ret_logprob_bits);
+
+/* What a row of this token holds. */
+uint64_t qr_sim_word(uint32_t token, uint32_t position, uint32_t group);
+/* A row as it lies in a page: what it holds, and of which scope it is (V4; 0: not known). */
+typedef struct qr_sim_row_word {
+    uint64_t word, scope;
+} qr_sim_row_word_t;
+
+/* Row `row` of the page with this handle (V1, V2), for whoever moves rows of the device with this state; valid until its next message. */
+qr_sim_row_word_t *qr_sim_device_row(void *executor_state, const qr_given_t *given, uint32_t group, uint64_t page, uint32_t row);
 
 extern const qr_actor_class_t qr_sim_executor_class;
 

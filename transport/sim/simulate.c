@@ -1,17 +1,20 @@
 /* simulate.c - see simulate.h. */
 #include "transport/sim/simulate.h"
 
+#include "actors/checkpoint_writer.h"
+#include "actors/restore_streamer.h"
 #include "base/error.h"
 #include "transport/sim/judge.h"
 #include "transport/sim/text.h"
+#include "transport/sim/transfer.h"
 
 #include <stdlib.h>
 
 #define FAIL_OVER_GAP_US(plan) (6000000 + 3000ull * (plan)->peer_down_ms)
-enum { SETTLE_US = 2000000, QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400 };
+enum { SETTLE_US = 2000000, QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400, SET_ASIDE = 6 };
 
 static const char *const profile_names[QR_PROFILES] = {"mixed", "calm",  "network",  "process", "device",
-                                                       "all",   "large", "failover", "catalog"};
+                                                       "all",   "large", "failover", "catalog", "store"};
 const char *qr_sim_profile_name(uint32_t profile) { return profile < QR_PROFILES ? profile_names[profile] : "?"; }
 uint32_t qr_sim_profile_find(const char *name)
 {
@@ -50,7 +53,7 @@ static void draw_faults(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t kinds)
     uint32_t count = kinds ? between(prng, 1, 14) : 0;
     for (uint32_t i = 0; i < count; i++) {
         qr_sim_fault_t *f = &plan->faults[plan->fault_count++];
-        do f->kind = between(prng, 1, QR_FAULT_KINDS - 1);
+        do f->kind = between(prng, 1, QR_FAULT_FENCE); /* what came later is drawn elsewhere, so that old seeds mean what they meant */
         while (!(kinds >> f->kind & 1u));
         f->at_us = 50000 + qr_prng_below(prng, plan->busy_us);
         uint32_t down_us = plan->peer_down_ms * 1000;
@@ -151,10 +154,82 @@ static void draw_catalog_faults(qr_sim_plan_t *plan, qr_prng_t *prng)
     }
 }
 
+static const uint32_t store_kinds[] = {QR_FAULT_STORAGE, QR_FAULT_STORAGE, QR_FAULT_FULL,   QR_FAULT_ROT,  QR_FAULT_ROT,
+                                       QR_FAULT_MOVES,   QR_FAULT_MOVES,   QR_FAULT_APPEND, QR_FAULT_DISK, QR_FAULT_SLOW,
+                                       QR_FAULT_KILL,    QR_FAULT_LEAVE,   QR_FAULT_UNIT};
+
+/* What goes wrong around the store: storage ends alone, disks are full, slow or rotten, moves fail, and nodes die meanwhile. */
+static void draw_store_faults(qr_sim_plan_t *plan, qr_prng_t *prng)
+{
+    uint32_t most = QR_COUNT(plan->faults) - plan->fault_count;
+    uint32_t count = qr_min_u32(most, between(prng, plan->profile == QR_PROFILE_STORE ? 0 : 2, 10));
+    for (uint32_t i = 0; i < count; i++) {
+        qr_sim_fault_t *f = &plan->faults[plan->fault_count++];
+        f->kind = store_kinds[qr_prng_below(prng, QR_COUNT(store_kinds))];
+        f->at_us = 20000 + qr_prng_below(prng, plan->busy_us);
+        bool ends = f->kind == QR_FAULT_UNIT || f->kind == QR_FAULT_STORAGE;
+        f->for_us = 1 + qr_prng_below(prng, ends ? 200000 : f->kind == QR_FAULT_KILL ? plan->peer_down_ms * 1000ull : plan->busy_us / 2);
+        f->node = (uint32_t)qr_prng_below(prng, plan->node_count);
+        f->other = (uint32_t)qr_prng_below(prng, 8);
+        f->amount = f->kind == QR_FAULT_UNIT ? (uint32_t)qr_prng_below(prng, QR_SIM_UNITS) : between(prng, 1, 8);
+        plan->workload.faults |= 1u << f->kind;
+    }
+}
+
+/* A prompt of a few chunks, asked so often that every node has computed it. */
+static void draw_again(qr_sim_plan_t *plan)
+{
+    qr_sim_workload_t *w = &plan->workload;
+    uint32_t chunk = 2 * plan->page_tokens, chunks = qr_min_u32(3, qr_max_u32(1, plan->context / 2 / chunk));
+    if (plan->window) return; /* a load ends within a window's pages: what is longer is computed (README.md) */
+    w->again_rows = chunks * chunk + 1;
+    w->again_tries = 4;
+    for (uint32_t n = 0; n < plan->node_count; n++) w->again_tries += plan->nodes[n].parts & QR_SIM_DEVICE ? 2 : 0;
+    w->again_us = 200000 + 16 * plan->store.write_us + chunks * 4 * plan->link_us;
+}
+
+/* A store in every world of its profile and in half of those of `all` that have a catalog; pools are small, so that what was computed is
+ * soon gone. */
+static void draw_store(qr_sim_plan_t *plan, qr_prng_t *prng)
+{
+    bool has = plan->profile == QR_PROFILE_STORE || (plan->profile == QR_PROFILE_ALL && plan->catalog.chains && qr_prng_one_in(prng, 2));
+    if (!has) return;
+    qr_sim_store_work_t *w = &plan->store;
+    uint64_t chunk_bytes = 64 + 16ull * plan->page_tokens, chain = plan->context / (2 * plan->page_tokens) * (plan->window ? 2 : 1);
+    w->bytes_max = chunk_bytes * (qr_prng_one_in(prng, 2) ? 100000 : chain * between(prng, 2, 6));
+    w->write_us = between(prng, 100, qr_prng_one_in(prng, 4) ? 40000 : 3000);
+    w->move_ns = plan->cost.row_ns / between(prng, 2, 20) + 1;
+    w->slots = between(prng, 1, 3);
+    w->restore_max_ms = between(prng, 200, 3000);
+    w->capture_max_ms = between(prng, 500, 5000);
+    plan->workload.drop_us = (uint32_t)(plan->busy_us / between(prng, 2, 10));
+    draw_again(plan);
+    plan->catalog.nodes_max = 4096;
+    plan->workload.prefixes = qr_max_u32(plan->workload.prefixes, 1);
+    uint32_t least = plan->context / plan->page_tokens;
+    plan->pages = qr_min_u32(plan->pages, 2 * least + between(prng, 2, 20));
+    draw_store_faults(plan, prng);
+}
+
+/* Lanes that get pages by tranches out of small pools, so that later requests make room for earlier ones. */
+static void draw_over_commit(qr_sim_plan_t *plan, qr_prng_t *prng, bool mixed)
+{
+    bool may = (mixed && plan->profile != QR_PROFILE_FAIL_OVER) || plan->profile == QR_PROFILE_ALL || plan->profile == QR_PROFILE_STORE;
+    if (!may || plan->window || !qr_prng_one_in(prng, 3)) return;
+    plan->over_commit = 1;
+    plan->tranche_tokens = between(prng, 1, 40);
+    plan->preempt_quantum = between(prng, 1, 24);
+    plan->pages = qr_min_u32(plan->pages, plan->context / plan->page_tokens + between(prng, 1, 12));
+    plan->lanes = qr_max_u32(plan->lanes, 3);
+    plan->request_timeout_ms = 60000; /* small pools are slow; who starves still shows */
+    plan->workload.answer_most = qr_max_u32(plan->workload.answer_most, between(prng, 30, 200));
+}
+
 /* Drawn by a generator of its own, so that the rest of a plan is the same with and without a catalog. */
 static void draw_catalog(qr_sim_plan_t *plan, qr_prng_t *prng)
 {
-    bool has = plan->profile == QR_PROFILE_CATALOG || (plan->profile == QR_PROFILE_ALL && !qr_prng_one_in(prng, 3)) ||
+    bool has = plan->profile == QR_PROFILE_CATALOG || plan->profile == QR_PROFILE_STORE ||
+               (plan->profile == QR_PROFILE_ALL && !qr_prng_one_in(prng, 3)) ||
                (plan->profile == QR_PROFILE_FAIL_OVER && qr_prng_one_in(prng, 3));
     if (!has) return;
     qr_sim_catalog_work_t *w = &plan->catalog;
@@ -167,7 +242,7 @@ static void draw_catalog(qr_sim_plan_t *plan, qr_prng_t *prng)
     w->write_us = between(prng, 200, qr_prng_one_in(prng, 3) ? 60000 : 6000);
     w->busy_until_us = plan->busy_us;
     w->seed = plan->workload.seed;
-    draw_catalog_faults(plan, prng);
+    if (plan->profile != QR_PROFILE_STORE) draw_catalog_faults(plan, prng);
 }
 
 static void draw_nodes(qr_sim_plan_t *plan, qr_prng_t *prng, uint32_t nodes)
@@ -208,13 +283,15 @@ static void draw_more(qr_sim_plan_t *plan)
 
 void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint32_t nodes)
 {
-    qr_prng_t prng, other;
+    qr_prng_t prng, other, of_store;
     memset(plan, 0, sizeof *plan);
     qr_prng_init(&prng, seed ^ 0x73696d756c617465u);
     qr_prng_init(&other, seed ^ 0x636174616c6f67u);
+    qr_prng_init(&of_store, seed ^ 0x73746f7265u);
     plan->seed = seed;
     plan->profile = profile == QR_PROFILE_MIXED ? between(&prng, QR_PROFILE_CALM, QR_PROFILE_FAIL_OVER) : profile;
-    if (profile == QR_PROFILE_MIXED && plan->profile == QR_PROFILE_LARGE) plan->profile = QR_PROFILE_CATALOG; /* large is never drawn */
+    if (profile == QR_PROFILE_MIXED && plan->profile == QR_PROFILE_LARGE)
+        plan->profile = seed & 1 ? QR_PROFILE_CATALOG : QR_PROFILE_STORE; /* large is never drawn */
     static const uint32_t page_tokens[] = {8, 8, 16, 32};
     plan->page_tokens = page_tokens[qr_prng_below(&prng, QR_COUNT(page_tokens))];
     plan->context = plan->page_tokens * between(&prng, 6, 24);
@@ -260,6 +337,8 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     else
         draw_more(plan);
     draw_catalog(plan, &other);
+    draw_store(plan, &of_store);
+    draw_over_commit(plan, &of_store, profile == QR_PROFILE_MIXED);
     if (plan->catalog.chains) w->read_us = 0; /* a heartbeat that ends alone leaves the question for its numbers open for good */
 }
 
@@ -271,6 +350,7 @@ typedef struct stage {
     const qr_sim_plan_t *plan;
     qr_sim_judge_t *judge;
     qr_sim_catalog_t *catalog; /* NULL: there is none */
+    qr_sim_store_t *store;     /* NULL: there is none */
     bool last;
 } stage_t;
 
@@ -324,12 +404,26 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
         given->params.store[0] = '/';
         given->params.captures = QR_CAPTURES_MAX;
     }
+    given->params.over_commit = plan->over_commit;
+    if (plan->over_commit) {
+        given->params.tranche_tokens = plan->tranche_tokens;
+        given->params.preempt_quantum = plan->preempt_quantum;
+    }
+    if (plan->store.bytes_max) {
+        given->params.staging_slots = plan->store.slots;
+        given->params.restore_max_ms = plan->store.restore_max_ms;
+        given->params.capture_max_ms = plan->store.capture_max_ms;
+    }
     given->layout.group_count = plan->window ? 2 : 1;
     given->layout.page_tokens = plan->page_tokens;
     given->layout.chunk_tokens = 2 * plan->page_tokens;
     given->layout.context_tokens = plan->context;
     given->layout.groups[0] = (qr_group_t){.pages = plan->pages, .row_bytes = 8};
     given->layout.groups[1] = (qr_group_t){.window = plan->window, .pages = plan->window_pages, .row_bytes = 8};
+    if (plan->store.bytes_max && plan->window) { /* two chunks are captured at a time, beside what requests need */
+        given->layout.groups[1].set_aside = SET_ASIDE;
+        given->layout.groups[1].pages += SET_ASIDE;
+    }
     given->layout.fingerprint.bytes[0] = 1;
     given->vocabulary = (qr_vocabulary_t){QR_SIM_VOCABULARY, 0, offsets, bytes, flags};
     given->decoder = (struct qr_decoder *)(uintptr_t)mine;
@@ -399,7 +493,8 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
     if (stage->catalog) qr_sim_catalog_last(stage->catalog);
     stage->last = true;
     qr_sim_judge_calm(stage->judge, qr_world_now_us(world));
-    until_us = qr_world_now_us(world) + 2 * LAST_US + 1000000;
+    const qr_sim_workload_t *w = &stage->plan->workload;
+    until_us = qr_world_now_us(world) + 2 * LAST_US + 1000000 + (w->again_rows ? w->again_tries * (w->again_us + 2000000) : 0);
     if (!qr_world_run(world, until_us, all_clients, stage)) return;
     char text[QR_SIM_FINDING_BYTES];
     if (!all_clients(stage)) {
@@ -410,6 +505,16 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
     /* What is still on its way comes home; then no question is open anywhere. */
     if (!qr_world_run(world, qr_world_now_us(world) + SETTLE_US, NULL, NULL)) return;
     if (!qr_world_is_quiet(world, text, sizeof text)) fail(result, text);
+    if (stage->store && !qr_sim_store_is_quiet(stage->store, world, text, sizeof text)) fail(result, text);
+}
+
+/* Every message: the judge, and with a store those who know what may be moved. */
+static void see(const qr_given_t *given, uint64_t actor, const qr_message_t *message, uint64_t now_us)
+{
+    qr_sim_judge_see(given, actor, message, now_us);
+    if (!qr_sim_given(given)->store) return;
+    qr_sim_catalog_watch(qr_sim_given(given)->catalog, message, message->from == actor);
+    if (message->from == actor) qr_sim_moves_watch(given, message);
 }
 
 bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FILE *trace, FILE *tell)
@@ -418,21 +523,23 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
     qr_sim_world_given_t mine[QR_NODES_MAX];
     qr_sim_workload_t workload = plan->workload;
     memset(ret_result, 0, sizeof *ret_result);
-    stage_t stage = {NULL, plan, judge_new(plan), NULL, false};
+    stage_t stage = {NULL, plan, judge_new(plan), NULL, NULL, false};
     for (uint32_t n = 0; n < plan->node_count; n++)
         mine[n] = (qr_sim_world_given_t){.cost = plan->cost, .clients = &workload, .judge = stage.judge};
     fill_uneven(givens, mine, plan);
     workload.rows_most = rows_most(plan, givens);
     bool has_catalog = plan->catalog.chains > 0 && plan->mesh_count <= 1;
     stage.catalog = has_catalog ? qr_sim_catalog_new(&plan->catalog, givens, nodes_of(plan)) : NULL;
-    for (uint32_t n = 0; n < plan->node_count; n++) mine[n].catalog = stage.catalog;
+    bool has_store = has_catalog && plan->store.bytes_max > 0;
+    stage.store = has_store ? qr_sim_store_new(&plan->store, givens, nodes_of(plan)) : NULL;
+    for (uint32_t n = 0; n < plan->node_count; n++) mine[n].catalog = stage.catalog, mine[n].store = stage.store;
     qr_sim_config_t config = {.seed = plan->seed,
                               .node_count = plan->node_count,
                               .mesh_count = plan->mesh_count,
                               .nodes = plan->nodes,
                               .given = givens,
                               .givens = givens,
-                              .see = qr_sim_judge_see,
+                              .see = see,
                               .link_us = plan->link_us,
                               .local_us = plan->local_us,
                               .check_every = plan->check_every,
@@ -442,16 +549,19 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
                               .text = &qr_sim_text_class,
                               .executor = &qr_sim_executor_class,
                               .facts = has_catalog ? &qr_sim_facts_class : NULL,
-                              .publisher = &qr_sim_publisher_class,
-                              .restorer = &qr_sim_restorer_class,
+                              .publisher = has_store ? &qr_checkpoint_writer_class : &qr_sim_publisher_class,
+                              .restorer = has_store ? &qr_restore_streamer_class : &qr_sim_restorer_class,
+                              .storage = has_store ? &qr_sim_storage_class : NULL,
+                              .transfer = &qr_sim_transfer_class,
                               .asker = &qr_sim_asker_class,
                               .doctored = plan->doctored,
                               .trace = trace};
-    stage.world = stage.judge && (stage.catalog || !has_catalog) ? qr_world_new(&config) : NULL;
+    stage.world = stage.judge && (stage.catalog || !has_catalog) && (stage.store || !has_store) ? qr_world_new(&config) : NULL;
     if (!stage.world) {
         qr_sim_judge_destroy(&stage.judge);
         fail(ret_result, "not enough memory for the world");
         qr_sim_catalog_destroy(&stage.catalog);
+        qr_sim_store_destroy(&stage.store);
         return false;
     }
     run_phases(&stage, ret_result);
@@ -466,8 +576,10 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
         fprintf(tell, "finding: %s\n", ret_result->finding);
     }
     if (stage.catalog) qr_sim_catalog_count(stage.catalog, &ret_result->catalog);
+    if (stage.store) ret_result->store = *qr_sim_store_counts(stage.store);
     qr_world_destroy(&stage.world);
     qr_sim_catalog_destroy(&stage.catalog);
+    qr_sim_store_destroy(&stage.store);
     qr_sim_judge_destroy(&stage.judge);
     return ret_result->finding[0] == 0;
 }
@@ -541,6 +653,10 @@ uint32_t qr_sim_plan_shrink(qr_sim_plan_t *plan, uint32_t runs_most)
     } numbers[] = {{offsetof(qr_sim_plan_t, workload.requests), 1},
                    {offsetof(qr_sim_plan_t, catalog.chains), 0},
                    {offsetof(qr_sim_plan_t, catalog.publishes), 1},
+                   {offsetof(qr_sim_plan_t, over_commit), 0},
+                   {offsetof(qr_sim_plan_t, workload.again_rows), 0},
+                   {offsetof(qr_sim_plan_t, workload.drop_us), 0},
+                   {offsetof(qr_sim_plan_t, store.slots), 1},
                    {offsetof(qr_sim_plan_t, workload.cancel_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.budget_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.text_one_in), 0},
@@ -583,8 +699,8 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
             (unsigned long long)w->seed, (unsigned long long)w->gap_us, (unsigned long long)w->busy_until_us,
             (unsigned long long)w->last_us, w->requests, w->last_requests, w->prompt_most, w->answer_most, w->prefixes, w->prefix_tokens,
             w->cancel_one_in, w->budget_one_in, w->burst_one_in, w->grow_one_in, w->text_one_in, w->salt_one_in, w->faults, w->fail_over);
-    fprintf(out, "%u, %u, %u, %u, %u, %u, %u, %u},\n", w->stop_one_in, w->chat_one_in, w->tenant_one_in, w->slow_one_in, w->slow_bytes,
-            w->slow_us, w->probe_us, w->read_us);
+    fprintf(out, "%u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %lluu},\n", w->stop_one_in, w->chat_one_in, w->tenant_one_in, w->slow_one_in,
+            w->slow_bytes, w->slow_us, w->probe_us, w->read_us, w->drop_us, w->again_rows, w->again_tries, (unsigned long long)w->again_us);
     fprintf(out, " .cost = {%lluu, %lluu, %lluu}, .link_us = %llu, .local_us = %llu, .check_every = %u,\n",
             (unsigned long long)plan->cost.base_us, (unsigned long long)plan->cost.row_ns, (unsigned long long)plan->cost.lane_us,
             (unsigned long long)plan->link_us, (unsigned long long)plan->local_us, plan->check_every);
@@ -597,6 +713,13 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
         fprintf(out, ",\n .catalog = {%u, %u, %u, %u, %lluu, %lluu, %lluu, %lluu, %lluu}", c->chains, c->depth, c->publishes, c->nodes_max,
                 (unsigned long long)c->publish_us, (unsigned long long)c->look_us, (unsigned long long)c->write_us,
                 (unsigned long long)c->busy_until_us, (unsigned long long)c->seed);
+    const qr_sim_store_work_t *s = &plan->store;
+    if (s->bytes_max)
+        fprintf(out, ",\n .store = {%lluu, %lluu, %lluu, %u, %u, %u, 0}", (unsigned long long)s->bytes_max, (unsigned long long)s->write_us,
+                (unsigned long long)s->move_ns, s->slots, s->restore_max_ms, s->capture_max_ms);
+    if (plan->over_commit)
+        fprintf(out, ",\n .over_commit = %u, .tranche_tokens = %u, .preempt_quantum = %u", plan->over_commit, plan->tranche_tokens,
+                plan->preempt_quantum);
     fprintf(out, "}\n");
 }
 
@@ -604,14 +727,15 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
  */
 
 static const char usage[] =
-    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all|failover|catalog|large] [--trace "
+    "usage: quire simulate [--seeds A-B] [--nodes N] [--profile mixed|calm|network|process|device|all|failover|catalog|store|large] "
+    "[--trace "
     "FILE] "
     "[--shrink] "
     "[--first] [--json]\n"
     "  --seeds A-B    seeds to run, both included (default 1-100); one number runs one; A- runs until a finding or a signal\n"
     "  --nodes N      nodes of every world, 1 to 32 (default: drawn)\n"
     "  --profile P    what goes wrong (default mixed: drawn)\n"
-    "  --trace FILE   every message of the last seed as a line\n"
+    "  --trace FILE   every message of the last seed as a line, and all states after a finding\n"
     "  --first        stop at the first finding\n"
     "  --shrink       make the plan of the first finding smaller and print it as a test's initialiser\n"
     "  --json         one JSON object\n";
@@ -689,6 +813,19 @@ static void report(const options_t *o, qr_sim_plan_t *plan, const qr_sim_result_
     (void)qr_sim_plan_run(plan, &smaller, NULL, out);
 }
 
+static void print_store(const qr_sim_store_counts_t *t, uint64_t preemptions)
+{
+    if (preemptions) printf("  %llu lanes made room for earlier requests\n", (unsigned long long)preemptions);
+    if (!t->written) return;
+    printf("  store: %llu files written, %llu failed, %llu torn, %llu without room, %llu dropped, %llu damaged, %llu of those found by a "
+           "move; %llu leases, %llu uploads and %llu failed, %llu downloads, %llu fences; %llu restores, %llu whole, %llu rows\n",
+           (unsigned long long)t->written, (unsigned long long)t->failed, (unsigned long long)t->torn, (unsigned long long)t->shortfalls,
+           (unsigned long long)t->dropped, (unsigned long long)t->damage_done, (unsigned long long)t->damage_found,
+           (unsigned long long)t->leases, (unsigned long long)t->uploads, (unsigned long long)t->uploads_failed,
+           (unsigned long long)t->downloads, (unsigned long long)t->fenced, (unsigned long long)t->restores,
+           (unsigned long long)t->restores_whole, (unsigned long long)t->restored_rows);
+}
+
 int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
 {
     options_t o;
@@ -698,17 +835,20 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     if (read) return fputs(usage, read > 0 ? stdout : stderr), read > 0 ? 0 : 2;
     FILE *trace = o.trace ? fopen(o.trace, "w") : NULL;
     if (o.trace && !trace) return fprintf(stderr, "quire: simulate: cannot write '%s'\n", o.trace), 2;
-    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, kills = 0, units = 0, hash = 0, virtual_us = 0;
+    uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, kills = 0, units = 0, hash = 0, virtual_us = 0, preemptions = 0;
     qr_sim_answers_t a = {0};
     qr_sim_catalog_counts_t c = {0};
+    qr_sim_store_counts_t t = {0};
     if (!o.json)
         printf("seeds %llu-%llu, profile %s\n", (unsigned long long)o.first, (unsigned long long)o.last, qr_sim_profile_name(o.profile));
     for (uint64_t seed = o.first; seed <= o.last; seed++, seeds++) {
         qr_sim_plan_draw(&plan, seed, o.profile, o.nodes);
-        bool fine = qr_sim_plan_run(&plan, &result, seed == o.last ? trace : NULL, NULL);
+        bool fine = qr_sim_plan_run(&plan, &result, seed == o.last ? trace : NULL, seed == o.last ? trace : NULL);
         messages += result.counts.messages;
         kills += result.counts.kills;
         units += result.counts.unit_kills;
+        preemptions += result.counts.preemptions;
+        for (size_t i = 0; i < sizeof t / 8; i++) ((uint64_t *)&t)[i] += ((const uint64_t *)&result.store)[i];
         for (size_t i = 0; i < sizeof c / 8; i++) ((uint64_t *)&c)[i] += ((const uint64_t *)&result.catalog)[i];
         for (size_t i = 0; i < sizeof a / 8; i++) ((uint64_t *)&a)[i] += ((const uint64_t *)&result.answers)[i];
         virtual_us += result.now_us;
@@ -739,6 +879,7 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
             (unsigned long long)c.transactions, (unsigned long long)c.failed, (unsigned long long)c.lost, (unsigned long long)c.claims,
             (unsigned long long)c.snapshots, (unsigned long long)c.files, (unsigned long long)c.torn, (unsigned long long)c.lookups,
             (unsigned long long)c.hits, (unsigned long long)c.exact, (unsigned long long)c.restores);
+    if (!o.json) print_store(&t, preemptions);
     for (uint32_t i = 0; !o.json && i < QR_COUNT(a.reasons); i++)
         if (a.reasons[i]) printf("  %s %llu\n", qr_error_name((int)i), (unsigned long long)a.reasons[i]);
     return findings ? 1 : 0;

@@ -9,6 +9,7 @@
 #include "transport/sim/catalog.h"
 #include "transport/sim/clients.h"
 #include "transport/sim/device.h"
+#include "transport/sim/storage.h"
 #include "transport/sim/world.h"
 
 enum qr_sim_profile {
@@ -21,6 +22,7 @@ enum qr_sim_profile {
     QR_PROFILE_LARGE,     /* 33 meshes of one edge and 31 workers, ten minutes at 200 requests a second; never drawn */
     QR_PROFILE_FAIL_OVER, /* device nodes die one after the other; nobody may notice */
     QR_PROFILE_CATALOG,   /* units of the catalog end alone, disks fail, the log is cut and claimed by others */
+    QR_PROFILE_STORE,     /* rows are captured and restored; disks are full, slow and rotten, storage ends alone, moves fail */
     QR_PROFILES
 };
 
@@ -40,6 +42,8 @@ typedef struct qr_sim_plan {
     uint32_t peer_down_ms, offer_timeout_ms, request_timeout_ms, fail_over;
     qr_sim_catalog_work_t catalog; /* chains 0: this world has no catalog */
     uint32_t uneven;               /* not 0: nodes differ in pools and costs, drawn from it */
+    qr_sim_store_work_t store;     /* bytes_max 0: this world has no store; it needs a catalog */
+    uint32_t over_commit, tranche_tokens, preempt_quantum;
 } qr_sim_plan_t;
 
 typedef struct qr_sim_result {
@@ -48,6 +52,7 @@ typedef struct qr_sim_result {
     qr_sim_counts_t counts;
     qr_sim_answers_t answers;
     qr_sim_catalog_counts_t catalog;
+    qr_sim_store_counts_t store;
 } qr_sim_result_t;
 
 /* nodes 0: drawn. */

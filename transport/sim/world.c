@@ -5,6 +5,7 @@
 #include "actors/catalog_writer.h"
 #include "actors/gateway.h"
 #include "actors/heartbeat.h"
+#include "actors/note.h"
 #include "actors/page_manager.h"
 #include "actors/roles.h"
 #include "actors/router.h"
@@ -139,8 +140,9 @@ struct qr_world {
 
 static qr_world_t *running; /* the world whose events are being handled in this process */
 
-static const char *const fault_names[QR_FAULT_KINDS] = {"none",  "kill",  "pause", "cut",  "break",  "twice", "slow", "batches",
-                                                        "lanes", "leave", "stuck", "unit", "append", "disk",  "log",  "fence"};
+static const char *const fault_names[QR_FAULT_KINDS] = {"none",    "kill",  "pause",   "cut",   "break", "twice",  "slow",
+                                                        "batches", "lanes", "leave",   "stuck", "unit",  "append", "disk",
+                                                        "log",     "fence", "storage", "full",  "rot",   "moves"};
 static const uint8_t unit_roles[QR_SIM_UNITS] = {QR_ROLE_facts, QR_ROLE_catalog_writer, QR_ROLE_catalog_replica, QR_ROLE_heartbeat};
 const char *qr_sim_fault_name(uint32_t kind) { return kind < QR_FAULT_KINDS ? fault_names[kind] : "?"; }
 
@@ -244,10 +246,16 @@ static cell_t *cell_find(const qr_world_t *world, uint64_t address)
     return cell && cell->state ? cell : NULL;
 }
 
+static bool has_catalog(const qr_world_t *world) { return world->config.facts != NULL; }
+static bool has_store(const qr_world_t *world) { return world->config.storage != NULL; }
+static bool has_log(const qr_world_t *world, uint32_t n) { return has_catalog(world) && n % world->config.node_count == 0; }
+
 /* W8 */
-static bool in_circle(uint64_t address)
+static bool in_circle(const qr_world_t *world, uint64_t address)
 {
     switch (qr_address_role(address)) {
+    case QR_ROLE_storage: return true;
+    case QR_ROLE_restore_streamer: return has_store(world);
     case QR_ROLE_facts:
     case QR_ROLE_catalog_writer:
     case QR_ROLE_catalog_replica:
@@ -258,8 +266,12 @@ static bool in_circle(uint64_t address)
     }
 }
 
-static bool has_catalog(const qr_world_t *world) { return world->config.facts != NULL; }
-static bool has_log(const qr_world_t *world, uint32_t n) { return has_catalog(world) && n % world->config.node_count == 0; }
+/* Whether what passes between these two passes within the circle: actors of one unit end together. */
+static bool through_circle(const qr_world_t *world, uint64_t a, uint64_t b)
+{
+    bool unit = qr_address_device(a) == qr_address_device(b) && qr_roles_unit(qr_address_role(a)) == qr_roles_unit(qr_address_role(b));
+    return !unit && in_circle(world, a) && in_circle(world, b);
+}
 
 static link_t *link_find(const qr_world_t *world, uint32_t a, uint32_t b)
 {
@@ -318,6 +330,12 @@ static void cell_new(qr_world_t *world, node_t *node, uint64_t address, const qr
     cell_begin(world, cell);
 }
 
+static uint32_t devices_of(const qr_world_t *world, uint32_t n)
+{
+    const qr_sim_node_plan_t *plan = &world->nodes[n].plan;
+    return plan->parts & QR_SIM_DEVICE ? plan->devices : 0;
+}
+
 /* Start order of mesh (transport/mesh.c). */
 static void cells_make(qr_world_t *world, uint32_t n)
 {
@@ -326,8 +344,10 @@ static void cells_make(qr_world_t *world, uint32_t n)
         cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_facts), world->config.facts);
         cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_catalog_writer), &qr_catalog_writer_class);
     }
+    if (has_store(world) && devices_of(world, n)) cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_storage), world->config.storage);
     if (has_catalog(world)) cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_catalog_replica), &qr_catalog_replica_class);
-    for (uint32_t d = 1; (node->plan.parts & QR_SIM_DEVICE) && d <= node->plan.devices; d++) {
+    for (uint32_t d = 1; d <= devices_of(world, n); d++) {
+        if (has_store(world)) cell_new(world, node, qr_sim_address(n, d, QR_ROLE_transfer), world->config.transfer);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_executor), world->config.executor);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_page_manager), &qr_page_manager_class);
         if (has_catalog(world)) {
@@ -450,7 +470,7 @@ static void send_local(qr_world_t *world, cell_t *cell, qr_pair_t *pair, const q
     node_t *node = &world->nodes[index_of_address(cell->address)];
     const cell_t *to = place_find(world, message->to);
     if (!to) qr_sim_finding("%s sent %s to an actor its node does not have", cell->actor->name, qr_schema_find(message->type)->name);
-    bool circle = in_circle(cell->address) && in_circle(message->to);
+    bool circle = through_circle(world, cell->address, message->to);
     if (!to->state || (circle && node->circle_down)) { /* W8 */
         world->counts.dropped_session++;
         if (circle && qr_schema_find(message->type)->mood == QR_MOOD_ASK) tell_cell(world, cell, index_of_address(cell->address), false);
@@ -488,7 +508,7 @@ static void send_one(qr_world_t *world, cell_t *cell, qr_message_t *message)
     qr_pair_t *pair = qr_pairs_get(cell->pairs, message->to);
     qr_verdict_t verdict = pair ? qr_pairs_send(cell->pairs, pair, message->type, &message->sequence) : QR_VERDICT_FULL;
     bool remote = qr_address_node(message->to) != qr_address_node(cell->address);
-    bool broken = world->nodes[index_of_address(cell->address)].circle_down && in_circle(cell->address) && in_circle(message->to);
+    bool broken = world->nodes[index_of_address(cell->address)].circle_down && through_circle(world, cell->address, message->to);
     if (verdict == QR_VERDICT_QUESTION && (remote || broken)) { /* its session ended while the actor worked on it */
         world->counts.dropped_answer++;
         return;
@@ -535,6 +555,7 @@ static void call(qr_world_t *world, cell_t *cell, const qr_message_t *message)
     if (message->type == QR_MESSAGE_alarm) cell->alarm_us = QR_NEVER_US;
     cell->actor->handle(cell->state, given_of(world, cell->address), message, &world->outbox);
     cell->messages++;
+    for (uint32_t i = 0; i < world->outbox.note_count; i++) world->counts.preemptions += world->outbox.notes[i].code == QR_NOTE_preempted;
     if (cell->actor->check && world->config.check_every && cell->messages % world->config.check_every == 0)
         cell->actor->check(cell->state, given_of(world, cell->address));
     world->handling = NULL;
@@ -613,11 +634,12 @@ static void judge_health(qr_world_t *world, cell_t *cell, const qr_message_t *me
 }
 
 /* Closes every question to the circle of its own node. anew: they also count from the beginning again. */
-static void close_circle(cell_t *cell, bool anew)
+static void close_circle(const qr_world_t *world, cell_t *cell, bool anew)
 {
     for (uint32_t i = 0; cell->pairs && i < QR_PAIR_SLOTS; i++) {
         qr_pair_t *pair = &cell->pairs->slots[i];
-        if (!pair->address || qr_address_node(pair->address) != qr_address_node(cell->address) || !in_circle(pair->address)) continue;
+        bool own = pair->address && qr_address_node(pair->address) == qr_address_node(cell->address);
+        if (!own || !through_circle(world, cell->address, pair->address)) continue;
         memset(pair->asked, 0, sizeof pair->asked);
         memset(pair->owed, 0, sizeof pair->owed);
         if (anew) pair->epoch_in = pair->sequence_in = pair->sequence_out = 0;
@@ -652,7 +674,7 @@ static void deliver(qr_world_t *world, cell_t *cell, letter_t *letter)
     judge_health(world, cell, message);
     if (message->type == QR_MESSAGE_tail_batch) judge_tail(cell, &message->body.tail_batch);
     bool down = message->type == QR_MESSAGE_link_down, own = down && message->body.link_down.node == qr_address_node(cell->address);
-    if (own) close_circle(cell, false);
+    if (own) close_circle(world, cell, false);
     if (down && !own) qr_pairs_close_node(cell->pairs, message->body.link_down.node);
     world->counts.messages++;
     world->counts.remote += remote;
@@ -752,12 +774,6 @@ static void on_alarm(qr_world_t *world, event_t event)
     call(world, cell, message);
 }
 
-static uint32_t devices_of(const qr_world_t *world, uint32_t n)
-{
-    const qr_sim_node_plan_t *plan = &world->nodes[n].plan;
-    return plan->parts & QR_SIM_DEVICE ? plan->devices : 0;
-}
-
 /* Whether a node has this role: on device group d, or d 0: beside them. */
 static bool node_has(const qr_world_t *world, uint32_t n, uint32_t d, uint8_t role)
 {
@@ -766,6 +782,7 @@ static bool node_has(const qr_world_t *world, uint32_t n, uint32_t d, uint8_t ro
     case QR_ROLE_catalog_replica: return d == 0 && has_catalog(world);
     case QR_ROLE_facts:
     case QR_ROLE_catalog_writer: return d == 0 && has_log(world, n);
+    case QR_ROLE_storage: return d == 0 && has_store(world) && devices_of(world, n);
     case QR_ROLE_restore_streamer:
     case QR_ROLE_checkpoint_writer: return d > 0 && has_catalog(world);
     case QR_ROLE_worker:
@@ -781,19 +798,13 @@ static uint32_t partners_of(const qr_world_t *world, const cell_t *cell, uint64_
 {
     uint32_t count = 0, self = index_of_address(cell->address);
     uint8_t role = qr_address_role(cell->address);
-    static const uint8_t roles[] = {QR_ROLE_http,
-                                    QR_ROLE_text,
-                                    QR_ROLE_gateway,
-                                    QR_ROLE_router,
-                                    QR_ROLE_worker,
-                                    QR_ROLE_scheduler,
-                                    QR_ROLE_page_manager,
-                                    QR_ROLE_executor,
-                                    QR_ROLE_heartbeat,
-                                    QR_ROLE_facts,
-                                    QR_ROLE_catalog_writer,
-                                    QR_ROLE_catalog_replica,
-                                    QR_ROLE_checkpoint_writer};
+    static const uint8_t roles[] = {QR_ROLE_http,           QR_ROLE_text,
+                                    QR_ROLE_gateway,        QR_ROLE_router,
+                                    QR_ROLE_worker,         QR_ROLE_scheduler,
+                                    QR_ROLE_page_manager,   QR_ROLE_executor,
+                                    QR_ROLE_heartbeat,      QR_ROLE_facts,
+                                    QR_ROLE_catalog_writer, QR_ROLE_catalog_replica,
+                                    QR_ROLE_storage,        QR_ROLE_checkpoint_writer};
     uint32_t first = self - self % world->config.node_count;
     for (uint32_t n = first; n < first + world->config.node_count; n++) {
         if (n != self && !link_find(world, n, self)) continue;
@@ -965,7 +976,7 @@ static void unit_end(qr_world_t *world, uint32_t n, cell_t *cell)
     node_t *node = &world->nodes[n];
     cell->last_words = 0;
     if (node->unit_down || node->leaving || !cell->state || !cell->started) return;
-    bool circle = in_circle(cell->address);
+    bool circle = in_circle(world, cell->address);
     if (world->config.trace)
         fprintf(world->config.trace, "%llu.%06llu * %s of node %u ends\n", (unsigned long long)(world->now_us / 1000000),
                 (unsigned long long)(world->now_us % 1000000), cell->actor->name, n + 1);
@@ -980,8 +991,8 @@ static void unit_end(qr_world_t *world, uint32_t n, cell_t *cell)
     world->counts.unit_kills++;
     for (uint32_t i = 0; circle && i < node->cell_count; i++) {
         cell_t *other = &node->cells[i];
-        if (!other->state || !in_circle(other->address)) continue;
-        close_circle(other, false);
+        if (!other->state || !in_circle(world, other->address)) continue;
+        close_circle(world, other, false);
         tell_cell(world, other, n, false);
     }
     post(world,
@@ -989,12 +1000,12 @@ static void unit_end(qr_world_t *world, uint32_t n, cell_t *cell)
 }
 
 /* Nobody counts on from what the old one said. */
-static void forget_unit(node_t *node, const cell_t *cell)
+static void forget_unit(const qr_world_t *world, node_t *node, const cell_t *cell)
 {
     for (uint32_t i = 0; i < node->cell_count; i++) {
         cell_t *other = &node->cells[i];
         if (!other->state || other == cell) continue;
-        if (in_circle(cell->address) && in_circle(other->address)) close_circle(other, true);
+        if (in_circle(world, cell->address) && in_circle(world, other->address)) close_circle(world, other, true);
         if (!qr_roles_talk(qr_address_role(other->address), qr_address_role(cell->address))) continue;
         qr_pair_t *pair = qr_pairs_get(other->pairs, cell->address);
         if (pair) pair->epoch_in = pair->sequence_in = pair->sequence_out = 0;
@@ -1008,20 +1019,20 @@ static void unit_begin(qr_world_t *world, event_t event)
     if (!node->alive || event.serial != node->life || cell->state) return;
     uint64_t told_us = 0; /* everybody has heard of the end before */
     for (uint32_t i = 0; i < node->cell_count; i++)
-        if (node->cells[i].state && in_circle(node->cells[i].address)) told_us = qr_max_u64(told_us, node->cells[i].last_us);
+        if (node->cells[i].state && in_circle(world, node->cells[i].address)) told_us = qr_max_u64(told_us, node->cells[i].last_us);
     if (node->circle_down && told_us >= world->now_us) {
         event.at_us = told_us + 1;
         post(world, event);
         return;
     }
-    forget_unit(node, cell);
+    forget_unit(world, node, cell);
     cell->epoch = qr_world_new_epoch(world);
     cell->told[0] = cell->told[1] = 0;
     cell_begin(world, cell);
     cell->start_us = world->now_us + 1;
     post(world, (event_t){.at_us = cell->start_us, .kind = EVENT_START, .node = event.node, .index = event.index, .serial = node->life});
     for (uint32_t i = 0; node->circle_down && i < node->cell_count; i++)
-        if (&node->cells[i] != cell && in_circle(node->cells[i].address)) tell_cell(world, &node->cells[i], event.node, true);
+        if (&node->cells[i] != cell && in_circle(world, node->cells[i].address)) tell_cell(world, &node->cells[i], event.node, true);
     node->unit_down = node->circle_down = false;
     for (uint32_t i = 0; i < world->link_count; i++) {
         link_t *link = &world->links[i];
@@ -1037,10 +1048,10 @@ static void unit_begin(qr_world_t *world, event_t event)
     }
 }
 
-/* QR_FAULT_UNIT */
+/* QR_FAULT_UNIT, QR_FAULT_STORAGE */
 static void unit_fault(qr_world_t *world, uint32_t n, const qr_sim_fault_t *fault)
 {
-    uint8_t role = unit_roles[fault->amount % QR_SIM_UNITS];
+    uint8_t role = fault->kind == QR_FAULT_STORAGE ? QR_ROLE_storage : unit_roles[fault->amount % QR_SIM_UNITS];
     cell_t *cell = place_find(world, qr_sim_address(n, 0, role));
     if (!cell) cell = place_find(world, qr_sim_address(n - n % world->config.node_count, 0, role));
     if (!cell || !cell->state || cell->last_words) return;
@@ -1109,7 +1120,8 @@ static void on_fault(qr_world_t *world, const qr_sim_fault_t *fault)
     case QR_FAULT_TWICE:
         if (link) link->twice_until_us = end_us;
         break;
-    case QR_FAULT_UNIT: unit_fault(world, n, fault); break;
+    case QR_FAULT_UNIT:
+    case QR_FAULT_STORAGE: unit_fault(world, n, fault); break;
     case QR_FAULT_APPEND:
     case QR_FAULT_DISK:
     case QR_FAULT_LOG:
@@ -1146,8 +1158,10 @@ static const uint8_t stop_roles[] = {QR_ROLE_http,
                                      QR_ROLE_restore_streamer,
                                      QR_ROLE_page_manager,
                                      QR_ROLE_executor,
+                                     QR_ROLE_transfer,
                                      QR_ROLE_catalog_writer,
                                      QR_ROLE_catalog_replica,
+                                     QR_ROLE_storage,
                                      QR_ROLE_facts,
                                      QR_ROLE_heartbeat};
 

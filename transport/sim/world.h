@@ -10,11 +10,11 @@
  * W5. After every `check_every` messages the actor that handled the message asserts its invariants.
  * W7. Time goes on: more than so many events at one instant are a finding (an alarm that is due for ever).
  * W6. The first finding ends the run; it is kept as a sentence, with the last messages before it.
- * W8. A unit of a node (facts, catalog_writer, catalog_replica, heartbeat) may end alone and begin anew under an epoch of its own. The
- *     actors of its node that talk about the catalog are one circle: when one of them ends, all questions inside the circle are closed, the
- *     others hear link_down of their own node, nothing passes between them until it runs again, and then they hear link_up. When
- *     the catalog's writer or a replica comes back, the sessions of its node end: nobody waits for an answer of the old one, and no
- *     answer to the old one's question is taken for an answer to the new one's. Any other unit hears which links are up. */
+ * W8. A unit of a node (facts, catalog_writer, catalog_replica, heartbeat, storage) may end alone and begin anew under an epoch of its
+ *     own. The actors of its node that talk about catalog and store across units are one circle: when one of them ends, all questions
+ * inside the circle are closed, the others hear link_down of their own node, nothing passes between them until it runs again, and then they
+ * hear link_up. When the catalog's writer or a replica comes back, the sessions of its node end: nobody waits for an answer of the old one,
+ * and no answer to the old one's question is taken for an answer to the new one's. Any other unit hears which links are up. */
 #ifndef QR_SIM_WORLD_H
 #define QR_SIM_WORLD_H
 
@@ -43,6 +43,10 @@ enum qr_sim_fault_kind {
     QR_FAULT_DISK,     /* the disks of every node take `amount` times as long for for_us */
     QR_FAULT_LOG,      /* one append in `amount` cuts the log below a snapshot for for_us */
     QR_FAULT_FENCE,    /* within for_us another writer claims the log; after a while it is gone and ours begins anew */
+    QR_FAULT_STORAGE,  /* storage of `node` ends after `other` % 8 more messages and begins anew after for_us */
+    QR_FAULT_FULL,     /* the disk of `node` takes nothing more for for_us */
+    QR_FAULT_ROT,      /* one file in `amount` that is leased at `node` is damaged in silence for for_us */
+    QR_FAULT_MOVES,    /* one move in `amount` of the devices of `node` fails for for_us */
     QR_FAULT_KINDS
 };
 typedef struct qr_sim_fault {
@@ -76,6 +80,9 @@ typedef struct qr_sim_config {
      * every node has a replica and an asker (role router, instance 1), every device a publisher (role checkpoint_writer) and a
      * restore_streamer. */
     const qr_actor_class_t *facts, *publisher, *restorer, *asker;
+    /* Fakes of the store, NULL: this world has none. With them publisher and restorer are the actors that serve, and every node with a
+     * device has a storage, every device a transfer. */
+    const qr_actor_class_t *storage, *transfer;
     const qr_actor_class_t *doctored; /* NULL, or takes the place of the class of its role: tests of the checkers */
     FILE *trace;                      /* NULL, or every message as a line */
     /* NULL, or told every message an actor hears (to == actor) and says (from == actor), in the order in which it happens. */
@@ -83,7 +90,7 @@ typedef struct qr_sim_config {
 } qr_sim_config_t;
 
 typedef struct qr_sim_counts {
-    uint64_t messages, remote, alarms, dropped_session, dropped_stale, dropped_answer, kills, sessions, queue_most, unit_kills;
+    uint64_t messages, remote, alarms, dropped_session, dropped_stale, dropped_answer, kills, sessions, queue_most, unit_kills, preemptions;
 } qr_sim_counts_t;
 
 typedef struct qr_world qr_world_t;

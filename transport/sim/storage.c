@@ -1,0 +1,577 @@
+/* storage.c - see storage.h. */
+#include "transport/sim/storage.h"
+
+#include "base/error.h"
+#include "base/prng.h"
+#include "transport/sim/catalog.h"
+#include "transport/sim/transfer.h"
+
+#include <stdlib.h>
+
+enum { LEASES = 64, WRITES = 8, DROPS = 64, HEADER_BYTES = 64, DEVICES = 2 };
+enum { ABSENT, WRITING, DURABLE, ASIDE }; /* of a file; ASIDE: damaged, and nobody may have it again */
+
+typedef struct disk {
+    qr_sim_file_t *files; /* [capacity] */
+    uint32_t count, capacity;
+    qr_sim_slot_t slots[DEVICES][QR_STAGING_SLOTS_MAX];
+} disk_t;
+
+struct qr_sim_store {
+    qr_sim_store_work_t work;
+    qr_sim_store_counts_t counts;
+    uint32_t node_count, unused;
+    uint64_t clock, lease; /* of touches; the newest lease of this world */
+    disk_t *disks;         /* [node_count] */
+};
+
+static qr_sim_store_t *store_of(const qr_given_t *given) { return qr_sim_given(given)->store; }
+
+qr_sim_store_t *qr_sim_store_new(const qr_sim_store_work_t *work, const qr_given_t *given, uint32_t node_count)
+{
+    qr_assert(given->layout.chunk_tokens <= QR_SIM_FILE_ROWS);
+    qr_sim_store_t *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->work = *work;
+    s->node_count = node_count;
+    s->disks = calloc(node_count, sizeof *s->disks);
+    if (!s->disks) qr_sim_store_destroy(&s);
+    return s;
+}
+
+void qr_sim_store_destroy(qr_sim_store_t **self)
+{
+    qr_sim_store_t *s = *self;
+    if (!s) return;
+    *self = NULL;
+    for (uint32_t n = 0; s->disks && n < s->node_count; n++) free(s->disks[n].files);
+    free(s->disks);
+    free(s);
+}
+
+const qr_sim_store_work_t *qr_sim_store_work(const qr_sim_store_t *s) { return &s->work; }
+qr_sim_store_counts_t *qr_sim_store_counts(qr_sim_store_t *s) { return &s->counts; }
+
+qr_sim_slot_t *qr_sim_store_slot(qr_sim_store_t *s, uint32_t node, uint32_t device, uint32_t slot)
+{
+    if (device == 0 || device > DEVICES || slot >= s->work.slots)
+        qr_sim_finding("staging slot %u of device %u does not exist", slot, device);
+    return &s->disks[node].slots[device - 1][slot];
+}
+
+/* ---- files --------------------------------------------------------------------------------------------------------------------- */
+
+uint64_t qr_sim_store_tokens(const uint32_t *tokens, uint64_t count)
+{
+    uint64_t hash = count;
+    for (uint64_t i = 0; i < count; i++) hash = qr_mix_u64(hash ^ tokens[i]) + 1;
+    return hash;
+}
+
+uint64_t qr_sim_store_digest(const qr_sim_bytes_t *b)
+{
+    uint64_t hash = b->tokens ^ b->count;
+    for (uint32_t i = 0; i < b->count; i++) hash = qr_mix_u64(hash ^ b->words[i]) + 1;
+    return hash;
+}
+
+void qr_sim_store_name(const qr_sim_bytes_t *b, uint8_t ret_content[32])
+{
+    uint64_t hash = b->digest ^ (uint64_t)b->group << 32 ^ b->start, word;
+    for (uint32_t i = 0; i < 4; i++) {
+        memcpy(&word, b->chain + 8 * (size_t)i, 8);
+        hash = qr_mix_u64(hash ^ word) + 1;
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        hash = qr_mix_u64(hash + i);
+        memcpy(ret_content + 8 * (size_t)i, &hash, 8);
+    }
+}
+
+static qr_sim_file_t *part_of(const disk_t *disk, const uint8_t chain[32], uint32_t group)
+{
+    for (uint32_t i = 0; i < disk->count; i++) {
+        qr_sim_file_t *f = &disk->files[i];
+        if (f->state != ABSENT && f->group == group && memcmp(f->chain, chain, 32) == 0) return f;
+    }
+    return NULL;
+}
+
+/* A part that may be found and leased. */
+static qr_sim_file_t *ready_part(const disk_t *disk, const uint8_t chain[32], uint32_t group)
+{
+    qr_sim_file_t *f = part_of(disk, chain, group);
+    return f && f->state == DURABLE && !f->leaving ? f : NULL;
+}
+
+bool qr_sim_store_has(const qr_sim_store_t *s, uint32_t node, const uint8_t chain[32], uint32_t group)
+{
+    const qr_sim_file_t *f = part_of(&s->disks[node], chain, group);
+    return f && (f->state != WRITING || f->was_aside);
+}
+
+qr_sim_file_t *qr_sim_store_file(qr_sim_store_t *s, uint32_t node, const uint8_t content[32])
+{
+    const disk_t *disk = &s->disks[node];
+    for (uint32_t i = 0; i < disk->count; i++)
+        if (disk->files[i].state == DURABLE && memcmp(disk->files[i].content, content, 32) == 0) return &disk->files[i];
+    return NULL;
+}
+
+/* A place for a file: its own if it was set aside, else a free one. */
+static qr_sim_file_t *file_new(disk_t *disk, const uint8_t chain[32], uint32_t group)
+{
+    qr_sim_file_t *f = part_of(disk, chain, group);
+    bool was_aside = f != NULL;
+    for (uint32_t i = 0; !f && i < disk->count; i++)
+        if (disk->files[i].state == ABSENT) f = &disk->files[i];
+    if (!f && disk->count == disk->capacity) {
+        disk->capacity = qr_max_u32(64, 2 * disk->capacity);
+        disk->files = realloc(disk->files, disk->capacity * sizeof *disk->files);
+        if (!disk->files) qr_sim_finding("not enough memory for %u files", disk->capacity);
+    }
+    if (!f) f = &disk->files[disk->count++];
+    memset(f, 0, sizeof *f);
+    memcpy(f->chain, chain, 32);
+    f->group = group;
+    f->was_aside = was_aside;
+    return f;
+}
+
+/* A write came to nothing. */
+static void unmake(qr_sim_file_t *f) { f->state = f->was_aside ? ASIDE : ABSENT; }
+
+static uint64_t bytes_used(const disk_t *disk)
+{
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < disk->count; i++)
+        if (disk->files[i].state == WRITING || disk->files[i].state == DURABLE) used += disk->files[i].bytes;
+    return used;
+}
+
+/* G4: a bit turns over, the end is lost, another file's bytes lie there, or other bytes with a digest that fits. */
+static void damage(qr_sim_store_t *s, disk_t *disk, qr_sim_file_t *f)
+{
+    qr_sim_bytes_t *b = &f->on_disk;
+    uint64_t how = qr_sim_draw(4);
+    const qr_sim_file_t *other = &disk->files[qr_sim_draw(disk->count)];
+    f->damaged = 1;
+    s->counts.damage_done++;
+    if (how == 0)
+        b->whole = 0;
+    else if (how == 1 && other->state == DURABLE && other != f && !other->damaged)
+        *b = other->on_disk;
+    else
+        b->words[qr_sim_draw(b->count)] ^= 1ull << qr_sim_draw(64);
+    if (how != 2) return;
+    b->digest = qr_sim_store_digest(b); /* somebody wrote it: its times have changed */
+    f->trusted_epoch = 0;
+}
+
+/* ---- the actor ------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct lease {
+    uint64_t id, holder; /* id 0: free */
+    uint8_t chain[32];
+    uint32_t group, blamed; /* blamed: transfer told its holder that the file is damaged */
+} lease_t;
+
+typedef struct write {
+    uint64_t from, key, due_us, asked_us; /* from 0: free */
+    uint32_t slot, reason;                /* reason: decided when it was asked */
+    uint64_t shortfall;
+    qr_sim_bytes_t bytes;
+} write_t;
+
+typedef struct drop {
+    uint64_t from, key; /* from 0: free */
+    uint8_t chain[32];
+    uint32_t group, unused;
+} drop_t;
+
+typedef struct storage {
+    uint64_t address, epoch, last_us;
+    uint32_t node, unused;
+    lease_t leases[LEASES];
+    write_t writes[WRITES];
+    drop_t drops[DROPS];
+} storage_t;
+
+typedef struct call {
+    storage_t *self;
+    const qr_given_t *given;
+    qr_sim_store_t *store;
+    disk_t *disk;
+    const qr_message_t *message;
+    qr_outbox_t *outbox;
+} call_t;
+
+static void on_find(const call_t *call)
+{
+    const qr_chunk_find_t *b = &call->message->body.chunk_find;
+    uint32_t depth = 0;
+    for (bool all = true; all && depth < b->chains.count / 32; depth += all)
+        for (uint32_t g = 0; g < call->given->layout.group_count; g++)
+            all = all && ready_part(call->disk, b->chains.data + 32 * (size_t)depth, g);
+    qr_send(call->outbox, call->message->from, chunk_found, (&(qr_chunk_found_t){.key = b->key, .depth = depth}));
+}
+
+static void on_lease(const call_t *call)
+{
+    const qr_chunk_lease_t *b = &call->message->body.chunk_lease;
+    qr_chunk_leased_t body = {.key = b->key, .reason = QR_E_NOT_FOUND};
+    qr_sim_file_t *f = ready_part(call->disk, b->chain.bytes, b->group);
+    uint32_t one_in = qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_ROT);
+    lease_t *lease = call->self->leases;
+    while (lease < call->self->leases + LEASES && lease->id) lease++;
+    if (f && one_in && !f->damaged && qr_sim_draw(one_in) == 0) damage(call->store, call->disk, f);
+    if (f && !f->on_disk.whole && qr_sim_draw(2)) { /* its size is not what it was */
+        f->state = ASIDE;
+        call->store->counts.damage_found++;
+        f = NULL;
+    }
+    if (lease == call->self->leases + LEASES) qr_sim_finding("node %u has more leases than its actors may ask for", call->self->node + 1);
+    if (f) {
+        *lease = (lease_t){.id = ++call->store->lease, .holder = call->message->from, .group = b->group};
+        memcpy(lease->chain, b->chain.bytes, 32);
+        f->leases++;
+        f->key = ++call->store->clock;
+        body = (qr_chunk_leased_t){.key = b->key, .lease = lease->id, .bytes = f->bytes, .trusted = f->trusted_epoch == call->self->epoch};
+        memcpy(body.content.bytes, f->content, 32);
+        call->store->counts.leases++;
+    }
+    qr_send(call->outbox, call->message->from, chunk_leased, &body);
+}
+
+/* Answers whoever waits for a file to be gone; with its last lease it is. */
+static void try_delete(const call_t *call, qr_sim_file_t *f)
+{
+    if (!f->leaving || f->leases) return;
+    for (uint32_t i = 0; i < DROPS; i++) {
+        drop_t *d = &call->self->drops[i];
+        if (!d->from || d->group != f->group || memcmp(d->chain, f->chain, 32)) continue;
+        qr_send(call->outbox, d->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = d->key, .bytes = f->bytes}));
+        d->from = 0;
+    }
+    if (qr_sim_catalog_says(qr_sim_given(call->given)->catalog, call->self->node, f->chain, f->group)) /* G3 */
+        qr_sim_finding("node %u deletes a file that the log still says stands there", call->self->node + 1);
+    f->state = ABSENT;
+    call->store->counts.dropped++;
+}
+
+static void end_lease(const call_t *call, lease_t *lease, bool trust, uint32_t reason)
+{
+    qr_sim_file_t *f = part_of(call->disk, lease->chain, lease->group);
+    if (!f || !f->leases) qr_sim_finding("node %u: a leased file is gone", call->self->node + 1);
+    f->leases--;
+    lease->id = 0;
+    if (trust && f->state == DURABLE) f->trusted_epoch = call->self->epoch;
+    if (reason && f->state == DURABLE && !f->leaving) {
+        if (!f->damaged) qr_sim_finding("node %u: an intact file is set aside (%s)", call->self->node + 1, qr_error_name((int)reason));
+        f->state = ASIDE;
+    }
+    try_delete(call, f);
+}
+
+static void on_release(const call_t *call)
+{
+    const qr_chunk_release_t *b = &call->message->body.chunk_release;
+    qr_chunk_released_t body = {.lease = b->lease, .reason = QR_E_STALE};
+    for (uint32_t i = 0; i < LEASES && b->lease; i++) {
+        lease_t *lease = &call->self->leases[i];
+        if (lease->id != b->lease || lease->holder != call->message->from) continue;
+        if (lease->blamed && !b->damage) qr_sim_finding("node %u: a damaged file is given back without a word", call->self->node + 1);
+        end_lease(call, lease, b->trust == 1, b->damage);
+        body.reason = 0;
+    }
+    if (body.reason) qr_sim_finding("node %u: a lease is given back that is not held", call->self->node + 1);
+    qr_send(call->outbox, call->message->from, chunk_released, &body);
+}
+
+void qr_sim_store_blame(const qr_world_t *world, uint32_t node, uint64_t holder, const qr_sim_file_t *f)
+{
+    storage_t *self = qr_world_state(world, qr_sim_address(node, 0, QR_ROLE_storage));
+    lease_t *its = NULL;
+    for (uint32_t i = 0; self && i < LEASES; i++) {
+        lease_t *lease = &self->leases[i];
+        if (!lease->id || lease->holder != holder || lease->group != f->group || memcmp(lease->chain, f->chain, 32)) continue;
+        if (its) return; /* two restores: either may be meant */
+        its = lease;
+    }
+    if (its) its->blamed = 1;
+}
+
+/* Why a write is not going to be, or 0. */
+static uint32_t judge_write(const call_t *call, const qr_sim_bytes_t *b, uint64_t *ret_shortfall)
+{
+    const qr_sim_file_t *there = part_of(call->disk, b->chain, b->group);
+    uint64_t bytes = HEADER_BYTES + 8ull * b->count, used = bytes_used(call->disk);
+    if (there && there->leases) return QR_E_BUSY; /* set aside or leaving, and still read */
+    if (there && there->state == WRITING) return QR_E_BUSY;
+    if (used + bytes <= call->store->work.bytes_max) return 0;
+    *ret_shortfall = used + bytes - call->store->work.bytes_max;
+    call->store->counts.shortfalls++;
+    return QR_E_SHORTFALL;
+}
+
+static uint64_t disk_us(const call_t *call)
+{
+    uint32_t slow = qr_max_u32(1, qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_DISK));
+    return (1 + qr_sim_draw(call->store->work.write_us)) * slow;
+}
+
+/* The bytes of a slot as a file. */
+static void take_slot(const call_t *call, const qr_chunk_write_t *b, qr_sim_bytes_t *ret_bytes)
+{
+    const qr_sim_slot_t *slot = qr_sim_store_slot(call->store, call->self->node, qr_address_device(call->message->from), b->slot);
+    if (!slot->filled || slot->group != b->group || slot->start != b->start || slot->count != b->tokens.count)
+        qr_sim_finding("node %u writes slot %u, which holds something else", call->self->node + 1, b->slot);
+    *ret_bytes = (qr_sim_bytes_t){.group = b->group, .start = b->start, .count = slot->count, .whole = 1, .scope = slot->scope};
+    memcpy(ret_bytes->chain, b->chain.bytes, 32);
+    memcpy(ret_bytes->parent, b->parent.bytes, 32);
+    memcpy(ret_bytes->words, slot->words, sizeof slot->words);
+    for (uint32_t i = 0; i < slot->count; i++) /* G2 */
+        if (slot->words[i] != qr_sim_word(b->tokens.data[i], b->start + i, b->group))
+            qr_sim_finding("node %u writes a chunk at %u of group %u whose row %u is not that of its token", call->self->node + 1, b->start,
+                           b->group, i);
+    ret_bytes->tokens = qr_sim_store_tokens(b->tokens.data, b->tokens.count);
+    ret_bytes->digest = qr_sim_store_digest(ret_bytes);
+}
+
+static void on_write(const call_t *call)
+{
+    const qr_chunk_write_t *b = &call->message->body.chunk_write;
+    write_t *w = call->self->writes;
+    while (w < call->self->writes + WRITES && w->from) w++;
+    if (w == call->self->writes + WRITES) qr_sim_finding("node %u has more writes than its actors may ask for", call->self->node + 1);
+    *w = (write_t){.from = call->message->from, .key = b->key, .slot = b->slot, .asked_us = call->message->now_us};
+    take_slot(call, b, &w->bytes);
+    call->self->last_us = qr_max_u64(call->self->last_us, call->message->now_us) + disk_us(call); /* one errand */
+    w->due_us = call->self->last_us;
+    const qr_sim_file_t *there = ready_part(call->disk, b->chain.bytes, b->group);
+    if (there) return;
+    w->reason = judge_write(call, &w->bytes, &w->shortfall);
+    if (w->reason) return;
+    qr_sim_file_t *f = file_new(call->disk, b->chain.bytes, b->group);
+    f->state = WRITING;
+    f->bytes = HEADER_BYTES + 8ull * w->bytes.count;
+    f->due_us = w->due_us;
+    f->on_disk = w->bytes;
+    qr_sim_store_name(&f->on_disk, f->content);
+}
+
+/* What became of a write whose time has come. */
+static uint32_t outcome(const call_t *call, qr_sim_file_t *f)
+{
+    uint32_t one_in = qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_APPEND);
+    if (qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_FULL)) return QR_E_NO_SPACE;
+    if (one_in && qr_sim_draw(one_in) == 0) return QR_E_IO; /* its sync failed */
+    f->state = DURABLE;
+    f->key = ++call->store->clock;
+    f->trusted_epoch = call->self->epoch;
+    return 0;
+}
+
+static void end_write(const call_t *call, write_t *w)
+{
+    qr_sim_file_t *f = part_of(call->disk, w->bytes.chain, w->bytes.group);
+    const qr_sim_slot_t *slot = qr_sim_store_slot(call->store, call->self->node, qr_address_device(w->from), w->slot);
+    if (memcmp(slot->words, w->bytes.words, sizeof slot->words) || slot->group != w->bytes.group)
+        qr_sim_finding("node %u: slot %u was filled anew while it was written", call->self->node + 1, w->slot);
+    if (!w->reason && f && f->state == WRITING) {
+        w->reason = outcome(call, f);
+        if (w->reason) unmake(f);
+        call->store->counts.written += w->reason == 0;
+        call->store->counts.failed += w->reason != 0;
+    } else if (!w->reason && !(f && f->state == DURABLE)) {
+        w->reason = QR_E_IO; /* it was there when it was asked */
+    }
+    qr_chunk_written_t body = {
+        .key = w->key, .reason = w->reason, .shortfall_bytes = w->shortfall, .write_us = call->message->now_us - w->asked_us};
+    if (!w->reason) {
+        body.bytes = f->bytes;
+        memcpy(body.content.bytes, f->content, 32);
+    }
+    qr_send(call->outbox, w->from, chunk_written, &body);
+    w->from = 0;
+}
+
+static void on_victims(const call_t *call)
+{
+    const qr_chunk_victims_t *b = &call->message->body.chunk_victims;
+    uint8_t chains[32 * QR_CAPTURE_DROPS];
+    uint32_t groups[QR_CAPTURE_DROPS], count = 0;
+    uint64_t sizes[QR_CAPTURE_DROPS], named = 0, after = 0;
+    while (count < QR_CAPTURE_DROPS && named < b->bytes) {
+        const qr_sim_file_t *least = NULL;
+        for (uint32_t i = 0; i < call->disk->count; i++) {
+            const qr_sim_file_t *f = &call->disk->files[i];
+            if (f->state == DURABLE && !f->leases && !f->leaving && f->key > after && (!least || f->key < least->key)) least = f;
+        }
+        if (!least) break;
+        after = least->key;
+        memcpy(chains + 32 * (size_t)count, least->chain, 32);
+        groups[count] = least->group;
+        sizes[count++] = least->bytes;
+        named += least->bytes;
+    }
+    qr_send(call->outbox, call->message->from, chunk_victims_named,
+            (&(qr_chunk_victims_named_t){
+                .key = b->key, .chains = {chains, 32ull * count}, .groups = {groups, count}, .sizes = {sizes, count}}));
+}
+
+static void on_drop(const call_t *call)
+{
+    const qr_chunk_drop_t *b = &call->message->body.chunk_drop;
+    qr_sim_file_t *f = part_of(call->disk, b->chain.bytes, b->group);
+    drop_t *d = call->self->drops;
+    while (d < call->self->drops + DROPS && d->from) d++;
+    if (!f || f->state != DURABLE || d == call->self->drops + DROPS) {
+        uint32_t reason = f && f->state == DURABLE ? QR_E_BUSY : QR_E_NOT_FOUND;
+        qr_send(call->outbox, call->message->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = b->key, .reason = reason}));
+        return;
+    }
+    *d = (drop_t){.from = call->message->from, .key = b->key, .group = b->group};
+    memcpy(d->chain, b->chain.bytes, 32);
+    f->leaving = 1;
+    try_delete(call, f);
+}
+
+/* Of its own node: nobody of those who asked remembers it (world.h, W8). What is being written may still become a file. */
+static void on_link_down(const call_t *call)
+{
+    if (call->message->body.link_down.node != call->self->node + 1) return;
+    for (uint32_t i = 0; i < DROPS; i++) call->self->drops[i].from = 0;
+    for (uint32_t i = 0; i < LEASES; i++)
+        if (call->self->leases[i].id) end_lease(call, &call->self->leases[i], false, 0);
+    for (uint32_t i = 0; i < WRITES; i++) {
+        write_t *w = &call->self->writes[i];
+        qr_sim_file_t *f = w->from ? part_of(call->disk, w->bytes.chain, w->bytes.group) : NULL;
+        if (f && f->state == WRITING) unmake(f); /* nothing of it may stay: its slot is in other hands */
+        w->from = 0;
+    }
+}
+
+static void on_start(const call_t *call)
+{
+    call->self->epoch = call->message->body.start.epoch;
+    for (uint32_t i = 0; i < call->disk->count; i++) {
+        qr_sim_file_t *f = &call->disk->files[i];
+        f->leases = 0;
+        if (f->state == WRITING) { /* G1 */
+            bool whole = f->due_us < call->message->now_us && qr_sim_draw(2);
+            f->state = DURABLE;
+            if (!whole) unmake(f);
+            call->store->counts.torn += !whole;
+        }
+        /* What was withdrawn and not deleted is found again: nobody remembers that it was to leave. */
+        if (f->state == DURABLE) f->leaving = 0;
+        call->store->counts.adopted += f->state == DURABLE;
+    }
+    qr_send(call->outbox, call->message->from, ready, (&(qr_ready_t){0}));
+}
+
+static void on_time(const call_t *call)
+{
+    for (uint32_t i = 0; i < WRITES; i++) {
+        write_t *w = &call->self->writes[i];
+        if (w->from && w->due_us <= call->message->now_us) end_write(call, w);
+    }
+}
+
+static void on_stop(const call_t *call)
+{
+    for (uint32_t i = 0; i < WRITES; i++)
+        if (call->self->writes[i].from) end_write(call, &call->self->writes[i]);
+    qr_send(call->outbox, call->message->from, stopped, (&(qr_stopped_t){0}));
+}
+
+static void storage_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    storage_t *self = block;
+    qr_sim_store_t *store = store_of(given);
+    const call_t call = {self, given, store, &store->disks[self->node], message, outbox};
+    switch (message->type) {
+    case QR_MESSAGE_start: on_start(&call); break;
+    case QR_MESSAGE_stop: on_stop(&call); break;
+    case QR_MESSAGE_metrics_read: qr_send(outbox, message->from, metrics, (&(qr_metrics_t){0})); break;
+    case QR_MESSAGE_alarm: on_time(&call); break;
+    case QR_MESSAGE_chunk_find: on_find(&call); break;
+    case QR_MESSAGE_chunk_lease: on_lease(&call); break;
+    case QR_MESSAGE_chunk_release: on_release(&call); break;
+    case QR_MESSAGE_chunk_write: on_write(&call); break;
+    case QR_MESSAGE_chunk_victims: on_victims(&call); break;
+    case QR_MESSAGE_chunk_drop: on_drop(&call); break;
+    case QR_MESSAGE_link_down: on_link_down(&call); break;
+    default: break;
+    }
+    outbox->alarm_us = QR_NEVER_US;
+    for (uint32_t i = 0; i < WRITES; i++)
+        if (self->writes[i].from) qr_outbox_alarm(outbox, self->writes[i].due_us);
+}
+
+static uint64_t storage_bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(storage_t);
+}
+
+static void storage_init(void *block, const qr_given_t *given, uint64_t address)
+{
+    storage_t *self = block;
+    (void)given;
+    self->address = address;
+    self->node = qr_address_node(address) - 1;
+}
+
+/* G5 */
+static void storage_check(const void *block, const qr_given_t *given)
+{
+    const storage_t *self = block;
+    const qr_sim_store_t *store = store_of(given);
+    qr_assert(bytes_used(&store->disks[self->node]) <= store->work.bytes_max);
+}
+
+static void storage_print(const void *block, const qr_given_t *given, qr_text_t *text)
+{
+    const storage_t *self = block;
+    const disk_t *disk = &store_of(given)->disks[self->node];
+    uint32_t leases = 0, files = 0;
+    for (uint32_t i = 0; i < LEASES; i++) leases += self->leases[i].id != 0;
+    for (uint32_t i = 0; i < disk->count; i++) files += disk->files[i].state == DURABLE;
+    qr_text_put(text, "storage: files ");
+    qr_text_put_u64(text, files);
+    qr_text_put(text, ", leases ");
+    qr_text_put_u64(text, leases);
+    qr_text_put(text, "\n");
+}
+
+const qr_actor_class_t qr_sim_storage_class = {
+    .name = "storage",
+    .role = QR_ROLE_storage,
+    .max_out = LEASES + WRITES + DROPS + 2,
+    .owns_world = true,
+    .bytes = storage_bytes,
+    .init = storage_init,
+    .handle = storage_handle,
+    .check = storage_check,
+    .print = storage_print,
+};
+
+bool qr_sim_store_is_quiet(const qr_sim_store_t *s, const qr_world_t *world, char *text, size_t text_bytes)
+{
+    for (uint32_t n = 0; n < s->node_count; n++) {
+        const storage_t *self = qr_world_state(world, qr_sim_address(n, 0, QR_ROLE_storage));
+        uint32_t leases = 0, others = 0;
+        for (uint32_t i = 0; self && i < LEASES; i++) leases += self->leases[i].id != 0;
+        for (uint32_t i = 0; self && i < DROPS; i++) others += self->drops[i].from != 0;
+        for (uint32_t i = 0; self && i < WRITES; i++) others += self->writes[i].from != 0;
+        if (leases || others) {
+            (void)snprintf(text, text_bytes, "at the end storage of node %u has %u leases and %u writes and drops", n + 1, leases, others);
+            return false;
+        }
+        for (uint32_t d = 1; d <= qr_world_devices(world, n); d++)
+            if (!qr_sim_moves_are_quiet(world, n, d, text, text_bytes)) return false;
+    }
+    return true;
+}

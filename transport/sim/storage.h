@@ -1,0 +1,78 @@
+/* storage.h - the disks of a simulated world and the fake storage that keeps chunk files on them. A disk outlives the actor and its node,
+ * as a disk does. What a file holds is the words of the rows it was made of (device.h) and a header of its own, so that bytes that went
+ * astray are seen: by the digest, by the identity, or as a wrong token.
+ *
+ * G1. A write is answered when its bytes are durable, or as failed, and then the file is not there. Whoever dies between write and rename
+ *     finds the file whole or not at all.
+ * G2. What is written are the rows that its tokens mean; a slot that changes while it is written is a finding.
+ * G3. A file is deleted only when the catalog's log does not say any more that it stands here, and after its last lease.
+ * G4. Silent damage happens to leased and unleased files alike; whoever was told so by transfer tells storage.
+ * G5. The files of a disk never hold more than bytes_max. */
+#ifndef QR_SIM_STORAGE_H
+#define QR_SIM_STORAGE_H
+
+#include "transport/sim/device.h"
+#include "transport/sim/world.h"
+
+/* `bytes_max` 0: this world has no store. */
+typedef struct qr_sim_store_work {
+    uint64_t bytes_max;         /* of one disk */
+    uint64_t write_us, move_ns; /* most of one write and of its sync; most of one row moved */
+    uint32_t slots, restore_max_ms, capture_max_ms, unused;
+} qr_sim_store_work_t;
+
+typedef struct qr_sim_store_counts {
+    uint64_t written, failed, torn, adopted, shortfalls, dropped, leases, uploads, uploads_failed, damage_done, damage_found, fenced,
+        downloads, restores, restores_whole, restored_rows;
+} qr_sim_store_counts_t;
+
+enum { QR_SIM_FILE_ROWS = 64 }; /* most rows of a chunk in these worlds */
+
+/* What is on the disk under a file's name. */
+typedef struct qr_sim_bytes {
+    uint8_t chain[32], parent[32];
+    uint32_t group, start, count, whole; /* whole 0: its end is missing */
+    uint64_t scope;                      /* of its rows (device.h); not part of what a file holds */
+    uint64_t tokens, digest;             /* hash of its tokens; over tokens and words, as it was written */
+    uint64_t words[QR_SIM_FILE_ROWS];
+} qr_sim_bytes_t;
+
+typedef struct qr_sim_file {
+    uint32_t state, group;                        /* state: of storage.c */
+    uint32_t leases, damaged, leaving, was_aside; /* damaged: by this world; was_aside: it is written again after that was found */
+    uint8_t chain[32], content[32];
+    uint64_t bytes, key, due_us, trusted_epoch; /* key: least leaves first; trusted_epoch: of the storage that has seen it whole */
+    qr_sim_bytes_t on_disk;
+} qr_sim_file_t;
+
+typedef struct qr_sim_slot {
+    uint32_t group, start, count, filled;
+    uint64_t scope;
+    uint64_t words[QR_SIM_FILE_ROWS];
+} qr_sim_slot_t;
+
+typedef struct qr_sim_store qr_sim_store_t;
+
+/* NULL: not enough memory. */
+qr_sim_store_t *qr_sim_store_new(const qr_sim_store_work_t *work, const qr_given_t *given, uint32_t node_count);
+void qr_sim_store_destroy(qr_sim_store_t **store);
+const qr_sim_store_work_t *qr_sim_store_work(const qr_sim_store_t *store);
+qr_sim_store_counts_t *qr_sim_store_counts(qr_sim_store_t *store);
+/* Whether the disk of a node holds this part, or held it until somebody damaged it. */
+bool qr_sim_store_has(const qr_sim_store_t *store, uint32_t node, const uint8_t chain[32], uint32_t group);
+/* The file of that name, NULL without one. */
+qr_sim_file_t *qr_sim_store_file(qr_sim_store_t *store, uint32_t node, const uint8_t content[32]);
+/* The holder of a lease on this file was told that it is damaged (G4). */
+void qr_sim_store_blame(const qr_world_t *world, uint32_t node, uint64_t holder, const qr_sim_file_t *file);
+/* Name and digest of these bytes. */
+uint64_t qr_sim_store_digest(const qr_sim_bytes_t *bytes);
+void qr_sim_store_name(const qr_sim_bytes_t *bytes, uint8_t ret_content[32]);
+uint64_t qr_sim_store_tokens(const uint32_t *tokens, uint64_t count);
+/* Staging slot of a device. */
+qr_sim_slot_t *qr_sim_store_slot(qr_sim_store_t *store, uint32_t node, uint32_t device, uint32_t slot);
+/* Whether no storage holds a lease, a write or a drop, nothing is pinned and nothing is being restored; else *text says what. */
+bool qr_sim_store_is_quiet(const qr_sim_store_t *store, const qr_world_t *world, char *text, size_t text_bytes);
+
+extern const qr_actor_class_t qr_sim_storage_class;
+
+#endif

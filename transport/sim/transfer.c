@@ -1,0 +1,472 @@
+/* transfer.c - see transfer.h. What is known of a device lives in its transfer, and so dies with it. */
+#include "transport/sim/transfer.h"
+
+#include "base/error.h"
+#include "base/prng.h"
+#include "transport/sim/catalog.h"
+
+enum { PAGES_MAX = 256, PINS = 16, ASKED = 128, ROWS_MAX = 1024, GARBAGE_ONE_IN = 4 };
+
+/* Pages that something may be done with. */
+typedef struct claim {
+    uint64_t id; /* of a restore, or of a pin's lease; 0: free */
+    uint32_t open, count;
+    uint64_t pages[PAGES_MAX];
+    uint32_t groups[PAGES_MAX];
+    uint32_t start_rows, unused;
+} claim_t;
+
+typedef struct move {
+    uint64_t key, due_us, asked_us, began_us;
+    uint32_t open, group, slot, start, end, at, from_row, first_block, count, whole; /* rows [start, end); at: the next one to move */
+    uint64_t pages[PAGES_MAX], tokens;
+    uint32_t reason, damage, fails, garbage; /* fails: it will; garbage: it scribbles first */
+    uint8_t content[32], parent[32], chain[32];
+    qr_sim_bytes_t file; /* as it was opened: it may be deleted meanwhile */
+    const qr_sim_file_t *blame;
+} move_t;
+
+/* A request as the scheduler knows it, and which rows of its prompt were computed for it: asked of the device under its newest lane, and
+ * committed (what is in flight when it makes room for another is not). */
+typedef struct asked {
+    uint64_t request_id, lane, route; /* 0: none yet */
+    uint32_t attempt, prompt, computed, open, lanes, unused;
+    uint64_t rows[ROWS_MAX / 64], sent[ROWS_MAX / 64];
+} asked_t;
+
+typedef struct transfer {
+    uint64_t address;
+    uint32_t node, device, asked_end, unused; /* asked_end: no place from here on was ever used */
+    move_t uploads[QR_RESTORE_UPLOADS], download;
+    claim_t restores[QR_LANES_MAX], pins[PINS];
+    asked_t asked[ASKED];
+} transfer_t;
+
+static qr_sim_store_counts_t *counts_of(const qr_given_t *given) { return qr_sim_store_counts(qr_sim_given(given)->store); }
+
+/* ---- what may be touched (H1) ---------------------------------------------------------------------------------------------------- */
+
+static bool has_claim(const claim_t *claims, uint32_t count, uint32_t group, uint64_t page)
+{
+    for (uint32_t c = 0; c < count; c++)
+        for (uint32_t i = 0; claims[c].open && i < claims[c].count; i++)
+            if (claims[c].pages[i] == page && claims[c].groups[i] == group) return true;
+    return false;
+}
+
+static claim_t *find_claim(claim_t *claims, uint32_t count, uint64_t id, bool open)
+{
+    for (uint32_t c = 0; c < count; c++)
+        if (claims[c].open ? open && claims[c].id == id : !open) return &claims[c];
+    return NULL;
+}
+
+static qr_sim_row_word_t *row_of(const transfer_t *self, const qr_given_t *given, const move_t *m, uint32_t row, bool writes)
+{
+    uint32_t page_tokens = given->layout.page_tokens, block = row / page_tokens - m->first_block;
+    void *device = qr_world_state(qr_sim_world(), qr_sim_address(self->node, self->device, QR_ROLE_executor));
+    if (row / page_tokens < m->first_block || block >= m->count) qr_sim_finding("a move at row %u has no page for it", row);
+    bool may = writes ? has_claim(self->restores, QR_LANES_MAX, m->group, m->pages[block])
+                      : has_claim(self->pins, PINS, m->group, m->pages[block]);
+    if (!may && writes) qr_sim_finding("row %u of group %u is written into a page that is not being restored any more", row, m->group);
+    if (!may) qr_sim_finding("row %u of group %u is read out of a page that is not pinned", row, m->group);
+    return qr_sim_device_row(device, given, m->group, m->pages[block], row % page_tokens);
+}
+
+/* ---- moves ----------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t move_us(const transfer_t *self, const qr_given_t *given, uint32_t rows)
+{
+    uint32_t slow = qr_max_u32(1, qr_world_fault(qr_sim_world(), self->node, QR_FAULT_SLOW));
+    return 1 + qr_sim_draw(1 + rows * qr_sim_store_work(qr_sim_given(given)->store)->move_ns / 1000) * slow;
+}
+
+static bool move_fails(const transfer_t *self)
+{
+    uint32_t one_in = qr_world_fault(qr_sim_world(), self->node, QR_FAULT_MOVES);
+    return one_in && qr_sim_draw(one_in) == 0;
+}
+
+static void answer_upload(const transfer_t *self, const qr_given_t *given, move_t *m, uint32_t reason, uint64_t now_us, qr_outbox_t *outbox)
+{
+    qr_page_uploaded_t body = {.key = m->key, .reason = reason, .damage = reason && reason == m->reason && m->damage};
+    body.bytes = reason ? 0 : 8ull * (m->end - m->start);
+    body.queue_us = (m->began_us ? m->began_us : now_us) - m->asked_us;
+    body.move_us = m->began_us ? now_us - m->began_us : 0;
+    counts_of(given)->uploads += reason == 0;
+    counts_of(given)->uploads_failed += reason != 0;
+    counts_of(given)->damage_found += body.damage;
+    uint64_t asker = qr_address_partner(self->address, QR_ROLE_restore_streamer);
+    if (body.damage && m->blame) qr_sim_store_blame(qr_sim_world(), self->node, asker, m->blame);
+    qr_send(outbox, asker, page_uploaded, &body);
+    m->open = 0;
+}
+
+/* H3. What is wrong with the file, 0 = nothing. */
+static uint32_t judge_file(move_t *m)
+{
+    const qr_sim_bytes_t *b = &m->file;
+    uint8_t content[32];
+    m->damage = 1;
+    if (!b->whole || b->count != m->end - m->start) return QR_E_TRUNCATED;
+    if (b->group != m->group || memcmp(b->chain, m->chain, 32)) return QR_E_IDENTITY;
+    if (b->start != m->start || b->tokens != m->tokens || memcmp(b->parent, m->parent, 32))
+        qr_sim_finding("a file of chain and group is asked for with another start, parent or tokens");
+    if (qr_sim_store_digest(b) != b->digest) return QR_E_DIGEST;
+    qr_sim_store_name(b, content);
+    if (m->whole && memcmp(content, m->content, 32)) return QR_E_DIGEST;
+    m->damage = 0;
+    return m->fails ? QR_E_IO : 0;
+}
+
+static void open_file(const transfer_t *self, const qr_given_t *given, move_t *m)
+{
+    const qr_sim_file_t *f = qr_sim_store_file(qr_sim_given(given)->store, self->node, m->content);
+    m->blame = f;
+    m->damage = f == NULL;
+    m->reason = f ? 0 : QR_E_NOT_FOUND;
+    if (!f) return;
+    m->file = f->on_disk;
+    m->fails = move_fails(self);
+    m->garbage = m->fails || qr_sim_draw(GARBAGE_ONE_IN) == 0;
+    m->reason = judge_file(m);
+}
+
+/* One page of rows. What is wrong is known only in the end, and then the rows are there. */
+static void advance_upload(const transfer_t *self, const qr_given_t *given, move_t *m, uint64_t now_us, qr_outbox_t *outbox)
+{
+    if (!m->began_us) {
+        m->began_us = now_us;
+        open_file(self, given, m);
+        m->at = m->from_row;
+        if (m->reason == QR_E_NOT_FOUND) {
+            answer_upload(self, given, m, m->reason, now_us, outbox);
+            return;
+        }
+        for (uint32_t r = m->from_row; m->garbage && r < m->end; r++)
+            *row_of(self, given, m, r, true) = (qr_sim_row_word_t){qr_sim_draw(UINT64_MAX), 0}; /* H2 */
+    }
+    uint32_t size = given->layout.page_tokens, to = qr_min_u32(m->end, (m->at / size + 1) * size);
+    for (; m->at < to; m->at++)
+        if (m->at - m->start < m->file.count && !m->fails)
+            *row_of(self, given, m, m->at, true) = (qr_sim_row_word_t){m->file.words[m->at - m->start], m->file.scope};
+    if (m->at == m->end) answer_upload(self, given, m, m->reason, now_us, outbox);
+    m->due_us = now_us + move_us(self, given, size);
+}
+
+static void answer_download(const transfer_t *self, const qr_given_t *given, uint32_t reason, uint64_t now_us, qr_outbox_t *outbox)
+{
+    move_t *m = (move_t *)(uintptr_t)&self->download;
+    qr_page_downloaded_t body = {.key = m->key, .reason = reason, .bytes = reason ? 0 : 8ull * (m->end - m->start)};
+    body.move_us = now_us - m->asked_us;
+    counts_of(given)->downloads += reason == 0;
+    qr_send(outbox, qr_address_partner(self->address, QR_ROLE_checkpoint_writer), page_downloaded, &body);
+    m->open = 0;
+}
+
+static void advance_download(transfer_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    move_t *m = &self->download;
+    qr_sim_slot_t *slot = qr_sim_store_slot(qr_sim_given(given)->store, self->node, self->device, m->slot);
+    uint32_t size = given->layout.page_tokens, to = qr_min_u32(m->end, (m->at / size + 1) * size);
+    for (; m->at < to; m->at++) {
+        const qr_sim_row_word_t *row = row_of(self, given, m, m->at, false);
+        slot->words[m->at - m->start] = row->word;
+        if (row->scope && slot->scope && row->scope != slot->scope) qr_sim_finding("rows of two scopes are captured as one chunk");
+        if (row->scope) slot->scope = row->scope;
+    }
+    m->due_us = now_us + move_us(self, given, size);
+    if (m->at < m->end) return;
+    bool fails = move_fails(self);
+    slot->filled = !fails;
+    answer_download(self, given, fails ? QR_E_IO : 0, now_us, outbox);
+}
+
+static void keep_pages(move_t *m, const qr_u64s_t *pages)
+{
+    if (pages->count > PAGES_MAX) qr_sim_finding("a move of %llu pages", (unsigned long long)pages->count);
+    m->count = (uint32_t)pages->count;
+    qr_copy(m->pages, pages->data, 8 * pages->count);
+}
+
+static void on_upload(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_page_upload_t *b = &message->body.page_upload;
+    move_t *m = self->uploads;
+    while (m < self->uploads + QR_RESTORE_UPLOADS && m->open) m++;
+    qr_assert(m < self->uploads + QR_RESTORE_UPLOADS);
+    memset(m, 0, sizeof *m);
+    m->open = 1;
+    m->key = b->key;
+    m->asked_us = message->now_us;
+    m->group = b->group;
+    m->start = b->start;
+    m->end = b->start + (uint32_t)b->tokens.count;
+    m->from_row = b->from_row;
+    m->first_block = b->first_block;
+    m->whole = b->whole;
+    m->tokens = qr_sim_store_tokens(b->tokens.data, b->tokens.count);
+    memcpy(m->content, b->content.bytes, 32);
+    memcpy(m->parent, b->parent.bytes, 32);
+    memcpy(m->chain, b->chain.bytes, 32);
+    keep_pages(m, &b->pages);
+    m->due_us = message->now_us + move_us(self, given, given->layout.page_tokens);
+    qr_outbox_alarm(outbox, m->due_us);
+}
+
+static void on_download(transfer_t *self, const qr_given_t *given, const qr_message_t *message)
+{
+    const qr_page_download_t *b = &message->body.page_download;
+    move_t *m = &self->download;
+    qr_assert(!m->open);
+    memset(m, 0, sizeof *m);
+    m->open = 1;
+    m->key = b->key;
+    m->asked_us = message->now_us;
+    m->slot = b->slot;
+    m->group = b->group;
+    m->start = m->at = b->start;
+    m->end = b->start + b->rows;
+    m->first_block = b->first_block;
+    keep_pages(m, &b->pages);
+    qr_sim_slot_t *slot = qr_sim_store_slot(qr_sim_given(given)->store, self->node, self->device, b->slot);
+    *slot = (qr_sim_slot_t){.group = b->group, .start = b->start, .count = b->rows};
+    m->due_us = message->now_us + move_us(self, given, given->layout.page_tokens);
+}
+
+/* H4 */
+static bool is_fenced(const move_t *m, const qr_fence_t *b)
+{
+    for (uint64_t i = 0; m->open && i < b->pages.count; i++)
+        for (uint32_t k = 0; b->groups.data[i] == m->group && k < m->count; k++)
+            if (m->pages[k] == b->pages.data[i]) return true;
+    return false;
+}
+
+static void on_fence(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_fence_t *b = &message->body.fence;
+    counts_of(given)->fenced++;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
+        if (is_fenced(&self->uploads[i], b)) answer_upload(self, given, &self->uploads[i], QR_E_FENCED, message->now_us, outbox);
+    if (is_fenced(&self->download, b)) answer_download(self, given, QR_E_FENCED, message->now_us, outbox);
+    qr_send(outbox, message->from, fenced, &(qr_fenced_t){.fence_id = b->fence_id});
+}
+
+static void on_time(transfer_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) {
+        move_t *m = &self->uploads[i];
+        if (m->open && m->due_us <= now_us) advance_upload(self, given, m, now_us, outbox);
+    }
+    if (self->download.open && self->download.due_us <= now_us) advance_download(self, given, now_us, outbox);
+}
+
+static void on_stop(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
+        if (self->uploads[i].open) answer_upload(self, given, &self->uploads[i], QR_E_CANCELLED, message->now_us, outbox);
+    if (self->download.open) answer_download(self, given, QR_E_CANCELLED, message->now_us, outbox);
+    qr_send(outbox, message->from, stopped, &(qr_stopped_t){0});
+}
+
+/* ---- what is said ------------------------------------------------------------------------------------------------------------------ */
+
+static void see_restore(transfer_t *self, const qr_given_t *given, const qr_restore_t *b)
+{
+    claim_t *c = find_claim(self->restores, QR_LANES_MAX, 0, false);
+    qr_assert(c && b->pages.count <= PAGES_MAX);
+    *c = (claim_t){.id = b->restore_id, .open = 1, .count = (uint32_t)b->pages.count, .start_rows = b->start_rows};
+    qr_copy(c->pages, b->pages.data, 8 * b->pages.count);
+    for (uint32_t i = 0; i < c->count; i++) c->groups[i] = i / (c->count / given->layout.group_count);
+    counts_of(given)->restores++;
+}
+
+static void see_restored(transfer_t *self, const qr_given_t *given, const qr_restored_t *b)
+{
+    claim_t *c = find_claim(self->restores, QR_LANES_MAX, b->restore_id, true);
+    if (!c) qr_sim_finding("a restore is answered twice");
+    c->open = 0;
+    counts_of(given)->restores_whole += b->reason == 0;
+    counts_of(given)->restored_rows += b->boundary - c->start_rows;
+}
+
+static void see_pinned(transfer_t *self, const qr_given_t *given, const qr_pages_pinned_t *b)
+{
+    claim_t *c = find_claim(self->pins, PINS, 0, false);
+    if (b->reason) return;
+    qr_assert(c && b->pages.count <= PAGES_MAX);
+    *c = (claim_t){.id = b->lease, .open = 1, .count = (uint32_t)b->pages.count};
+    qr_copy(c->pages, b->pages.data, 8 * b->pages.count);
+    for (uint32_t i = 0, g = 0, of_group = 0; i < c->count; i++, of_group++) {
+        while (g + 1 < given->layout.group_count && of_group == b->group_counts.data[g]) g++, of_group = 0;
+        c->groups[i] = g;
+    }
+}
+
+static void see_unpin(transfer_t *self, uint64_t lease)
+{
+    claim_t *c = find_claim(self->pins, PINS, lease, true);
+    if (!c) qr_sim_finding("pages are unpinned that are not pinned");
+    c->open = 0;
+}
+
+static asked_t *find_asked(transfer_t *self, uint64_t request_id, uint32_t attempt)
+{
+    for (uint32_t i = 0; i < self->asked_end; i++)
+        if (self->asked[i].open && self->asked[i].request_id == request_id && self->asked[i].attempt == attempt) return &self->asked[i];
+    return NULL;
+}
+
+static void see_submit(transfer_t *self, const qr_submit_t *b)
+{
+    asked_t *a = self->asked;
+    while (a < self->asked + ASKED && a->open) a++;
+    if (a == self->asked + ASKED) return;
+    *a = (asked_t){.request_id = b->request_id, .attempt = b->attempt, .prompt = qr_min_u32(b->generated_from, ROWS_MAX), .open = 1};
+    self->asked_end = qr_max_u32(self->asked_end, (uint32_t)(a - self->asked) + 1);
+}
+
+static void see_lane(transfer_t *self, const qr_lane_open_t *b)
+{
+    asked_t *a = find_asked(self, b->request_id, b->attempt);
+    if (!a) return;
+    a->lane = b->lane;
+    a->lanes++;
+    memset(a->sent, 0, sizeof a->sent);
+}
+
+static void see_granted(transfer_t *self, const qr_pages_granted_t *b)
+{
+    asked_t *a = find_asked(self, b->request_id, b->attempt);
+    if (a) a->route = b->route;
+}
+
+static void see_batch(transfer_t *self, const qr_batch_run_t *b)
+{
+    for (uint64_t i = 0; i < b->lanes.count; i++)
+        for (uint32_t k = 0; k < self->asked_end; k++) {
+            asked_t *a = &self->asked[k];
+            if (!a->open || a->lane != b->lanes.data[i]) continue;
+            uint32_t end = qr_min_u32(a->prompt, b->starts.data[i] + b->row_counts.data[i]);
+            for (uint32_t r = b->starts.data[i]; r < end; r++) a->sent[r / 64] |= 1ull << r % 64;
+        }
+}
+
+static void see_committed(transfer_t *self, const qr_rows_committed_t *b)
+{
+    for (uint64_t i = 0; i < b->routes.count; i++)
+        for (uint32_t k = 0; k < self->asked_end; k++) {
+            asked_t *a = &self->asked[k];
+            if (!a->open || a->route != b->routes.data[i]) continue;
+            for (uint32_t r = 0; r < qr_min_u32(a->prompt, b->rows.data[i]); r++) {
+                bool news = (a->sent[r / 64] >> r % 64 & 1) && !(a->rows[r / 64] >> r % 64 & 1);
+                a->computed += news;
+                a->rows[r / 64] |= (uint64_t)news << r % 64;
+            }
+        }
+}
+
+/* H5 */
+static void see_ended(transfer_t *self, const qr_ended_t *b)
+{
+    asked_t *a = find_asked(self, b->request_id, b->attempt);
+    if (!a) return;
+    bool fine = b->finish == QR_FINISH_STOP || b->finish == QR_FINISH_LENGTH;
+    /* Of what it found after it had been placed again some may go uncounted. */
+    if (fine && (b->cached_tokens > a->prompt - a->computed || (a->lanes == 1 && b->cached_tokens != a->prompt - a->computed)))
+        qr_sim_finding("request %llu says that %u rows were reused; of %u prompt rows %u were computed for it",
+                       (unsigned long long)b->request_id, b->cached_tokens, a->prompt, a->computed);
+    a->open = 0;
+}
+
+void qr_sim_moves_watch(const qr_given_t *given, const qr_message_t *message)
+{
+    uint32_t node = qr_address_node(message->from) - 1, device = qr_address_device(message->from);
+    if (device == 0) return;
+    transfer_t *self = qr_world_state(qr_sim_world(), qr_sim_address(node, device, QR_ROLE_transfer));
+    if (!self) return;
+    switch (message->type) {
+    case QR_MESSAGE_restore: see_restore(self, given, &message->body.restore); break;
+    case QR_MESSAGE_restored: see_restored(self, given, &message->body.restored); break;
+    case QR_MESSAGE_pages_pinned: see_pinned(self, given, &message->body.pages_pinned); break;
+    case QR_MESSAGE_pages_unpin: see_unpin(self, message->body.pages_unpin.lease); break;
+    case QR_MESSAGE_submit: see_submit(self, &message->body.submit); break;
+    case QR_MESSAGE_lane_open: see_lane(self, &message->body.lane_open); break;
+    case QR_MESSAGE_batch_run: see_batch(self, &message->body.batch_run); break;
+    case QR_MESSAGE_pages_granted: see_granted(self, &message->body.pages_granted); break;
+    case QR_MESSAGE_rows_committed: see_committed(self, &message->body.rows_committed); break;
+    case QR_MESSAGE_ended: see_ended(self, &message->body.ended); break;
+    default: break;
+    }
+}
+
+bool qr_sim_moves_are_quiet(const qr_world_t *world, uint32_t node, uint32_t device, char *text, size_t text_bytes)
+{
+    const transfer_t *self = qr_world_state(world, qr_sim_address(node, device, QR_ROLE_transfer));
+    uint32_t restores = 0, pins = 0, moves = 0;
+    for (uint32_t i = 0; self && i < QR_LANES_MAX; i++) restores += self->restores[i].open;
+    for (uint32_t i = 0; self && i < PINS; i++) pins += self->pins[i].open;
+    for (uint32_t i = 0; self && i < QR_RESTORE_UPLOADS; i++) moves += self->uploads[i].open;
+    if (self) moves += self->download.open;
+    if (!restores && !pins && !moves) return true;
+    (void)snprintf(text, text_bytes, "at the end device %u of node %u has %u restores, %u pins and %u moves", device, node + 1, restores,
+                   pins, moves);
+    return false;
+}
+
+/* ---- the actor ------------------------------------------------------------------------------------------------------------------- */
+
+static void transfer_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    transfer_t *self = block;
+    switch (message->type) {
+    case QR_MESSAGE_start: qr_send(outbox, message->from, ready, &(qr_ready_t){0}); break;
+    case QR_MESSAGE_stop: on_stop(self, given, message, outbox); break;
+    case QR_MESSAGE_metrics_read: qr_send(outbox, message->from, metrics, &(qr_metrics_t){0}); break;
+    case QR_MESSAGE_alarm: on_time(self, given, message->now_us, outbox); break;
+    case QR_MESSAGE_page_upload: on_upload(self, given, message, outbox); break;
+    case QR_MESSAGE_page_download: on_download(self, given, message); break;
+    case QR_MESSAGE_fence: on_fence(self, given, message, outbox); break;
+    default: break;
+    }
+    outbox->alarm_us = QR_NEVER_US;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
+        if (self->uploads[i].open) qr_outbox_alarm(outbox, self->uploads[i].due_us);
+    if (self->download.open) qr_outbox_alarm(outbox, self->download.due_us);
+}
+
+static uint64_t transfer_bytes(const qr_given_t *given)
+{
+    (void)given;
+    return sizeof(transfer_t);
+}
+
+static void transfer_init(void *block, const qr_given_t *given, uint64_t address)
+{
+    transfer_t *self = block;
+    (void)given;
+    self->address = address;
+    self->node = qr_address_node(address) - 1;
+    self->device = qr_address_device(address);
+}
+
+static void transfer_print(const void *block, const qr_given_t *given, qr_text_t *text)
+{
+    const transfer_t *self = block;
+    (void)given;
+    qr_text_put(text, "transfer: uploads ");
+    qr_text_put_u64(text, (uint64_t)self->uploads[0].open + self->uploads[1].open);
+    qr_text_put(text, self->download.open ? ", a download\n" : "\n");
+}
+
+const qr_actor_class_t qr_sim_transfer_class = {
+    .name = "transfer",
+    .role = QR_ROLE_transfer,
+    .max_out = QR_RESTORE_UPLOADS + 4,
+    .owns_world = true,
+    .bytes = transfer_bytes,
+    .init = transfer_init,
+    .handle = transfer_handle,
+    .print = transfer_print,
+};

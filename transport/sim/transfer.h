@@ -1,0 +1,22 @@
+/* transfer.h - the fake transfer: rows between the files of storage.h, staging slots and the pages of a device, piece by piece, each after
+ * a time of its own. What was asked goes on by itself until it is answered or fenced, whoever has given up waiting for it.
+ *
+ * H1. Rows are written only into pages of a restore that is open (restore .. restored) and read only out of pages that are pinned
+ *     (pages_pinned .. pages_unpin), under the generation that owns them; anything else is a finding.
+ * H2. Until an upload is answered 0 its pages hold anything: garbage is drawn now and then.
+ * H3. An upload is answered 0 only when header, identity, digest and, if asked, the whole content agree.
+ * H4. What a fence names is answered before the fence is, and nothing of it moves afterwards.
+ * H5. Of a request that ended well as many prompt rows are said to be reused as were never computed for it. */
+#ifndef QR_SIM_TRANSFER_H
+#define QR_SIM_TRANSFER_H
+
+#include "transport/sim/storage.h"
+
+/* Every message of a world with a store, when it is said: what the rules above need to know. */
+void qr_sim_moves_watch(const qr_given_t *given, const qr_message_t *message);
+/* Whether nothing of a device is being restored, pinned or moved; else *text says what. */
+bool qr_sim_moves_are_quiet(const qr_world_t *world, uint32_t node, uint32_t device, char *text, size_t text_bytes);
+
+extern const qr_actor_class_t qr_sim_transfer_class;
+
+#endif
