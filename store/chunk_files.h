@@ -45,10 +45,13 @@ typedef struct qr_chunk_final {
     uint64_t bytes;
     char path[QR_CHUNK_PATH_BYTES]; /* below the store's folder: for qr_chunk_reader_open and qr_chunk_verify with folder.fd */
 } qr_chunk_final_t;
+/* What becomes of it. LEAVE: it could not be judged now (an I/O error, no memory): it stays where it is, counted with the strangers, is
+ * judged again at the next start, and replaced when its content is published again. */
+typedef enum qr_chunk_adopt { QR_CHUNK_DELETE, QR_CHUNK_ADOPT, QR_CHUNK_LEAVE } qr_chunk_adopt_t;
 typedef struct qr_chunk_adoption {
     void *context;
     /* Whether to keep the file; its value for eviction. NULL: every file is kept with value 0. */
-    bool (*adopt)(void *context, const qr_chunk_final_t *found, uint64_t *ret_value);
+    qr_chunk_adopt_t (*adopt)(void *context, const qr_chunk_final_t *found, uint64_t *ret_value);
     /* The file was deleted although adopt would keep it: shorter than a header, no place in the table, or least in value while the bytes
      * were above the bound. NULL: nobody hears of it. */
     void (*lost)(void *context, const qr_chunk_final_t *found);

@@ -74,7 +74,9 @@ static int file_take(scan_t *scan, const char *path, const char *file, bool tail
     found.bytes = (uint64_t)status.st_size;
     memcpy(found.path, path, strlen(path) + 1);
     if (found.bytes < QR_CHUNK_HEADER_BYTES) return file_delete(scan, &found, true);
-    if (scan->adoption->adopt && !scan->adoption->adopt(scan->adoption->context, &found, &value)) return file_delete(scan, &found, false);
+    qr_chunk_adopt_t wish = scan->adoption->adopt ? scan->adoption->adopt(scan->adoption->context, &found, &value) : QR_CHUNK_ADOPT;
+    if (wish == QR_CHUNK_LEAVE) return scan->files->stats.strangers++, 0;
+    if (wish == QR_CHUNK_DELETE) return file_delete(scan, &found, false);
     if (qr_chunk_table_put(scan->files, &found.name, found.bytes, value) == QR_CHUNK_NONE) return file_delete(scan, &found, true);
     scan->files->stats.adopted++;
     return 0;

@@ -697,7 +697,7 @@ static void test_room_is_made_by_value(void **state)
     named = victims(m, full.shortfall_bytes); /* what was named is on its way: the next one */
     assert_int_equal(named.groups.count, 1);
     assert_names(c, &named, 0, 0);
-    named = victims(m, 2 * c->bytes); /* more than may leave: 2 is leased */
+    named = victims(m, 4 * c->bytes); /* more than may leave: 2 is leased */
     assert_int_equal(named.groups.count, 0);
     assert_int_equal(drop(c, 1), 0);
     assert_int_equal(save(c, 4).reason, 0);
@@ -718,6 +718,27 @@ static void test_room_is_made_by_value(void **state)
         assert_bound(c, 4);
     }
     assert_int_equal(metric(m, QR_ROLE_storage, ID_store_evictions_total), 3);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* Whoever was told names may never drop them: no file is kept from leaving by that. */
+static void test_names_that_were_not_dropped_are_named_again(void **state)
+{
+    (void)state;
+    moves_config_t config = plain;
+    config.store_bytes = 2ull * (8192 + 2 * 2 * 64 * 32);
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    for (uint32_t p = 0; p < 2; p++) assert_int_equal(save(c, p).reason, 0);
+    for (uint32_t round = 0; round < 2; round++)
+        for (uint32_t part = 2; part-- > 0;) { /* first what was not named yet */
+            qr_chunk_victims_named_t named = victims(m, c->bytes);
+            assert_int_equal(named.groups.count, 1);
+            assert_names(c, &named, 0, part);
+        }
+    assert_int_equal(drop(c, 1), 0);
+    assert_int_equal(save(c, 2).reason, 0);
     chain_destroy(&c);
     moves_destroy(m);
 }
@@ -1005,6 +1026,66 @@ static void test_a_full_disk(void **state)
     moves_destroy(m);
 }
 
+/* A file that cannot be unlinked: who waits for it hears so, and the part is not lost to the store for ever. */
+static void test_a_file_that_cannot_be_unlinked(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    qr_message_t answer;
+    assert_int_equal(save(c, 0).reason, 0);
+    qr_chunk_leased_t held = lease(c, 0);
+    MOVES_SAY(m, checkpoint_writer, storage, chunk_drop, .key = 21, .chain = c->chains[0]);
+    qr_store_fail_arm(QR_STORE_POINT_drop_unlink, 1, EIO, false);
+    assert_int_equal(release(c, held.lease, 0, 0), QR_E_IO);
+    assert_true(moves_heard(m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_dropped, &answer));
+    assert_int_equal(answer.body.chunk_dropped.key, 21);
+    assert_int_equal(answer.body.chunk_dropped.reason, QR_E_IO);
+    assert_int_equal(found(c), 0);
+    assert_int_equal(drop(c, 0), 0);
+    assert_int_equal(save(c, 0).reason, 0);
+    held = lease(c, 0);
+    qr_store_fail_arm(QR_STORE_POINT_drop_unlink, 1, EIO, false);
+    assert_int_equal(release(c, held.lease, 0, QR_E_DIGEST), QR_E_IO);
+    qr_store_fail_arm(QR_STORE_POINT_drop_unlink, 0, 0, false);
+    assert_int_equal(lease(c, 0).reason, QR_E_NOT_FOUND);
+    assert_int_equal(save(c, 0).reason, 0); /* what is left of it goes first */
+    assert_int_equal(load(c, 0, c->contents[0], true).reason, 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* P3: a file that cannot be read while the store is opened is not deleted: it is not found now, and found at the next start, or written
+ * anew in its place. */
+static void test_an_error_at_the_start_deletes_nothing(void **state)
+{
+    (void)state;
+    static const qr_store_point_t points[] = {QR_STORE_POINT_read_open, QR_STORE_POINT_read_head};
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    uint32_t files;
+    assert_int_equal(save(c, 0).reason, 0);
+    for (uint32_t i = 0; i < QR_COUNT(points); i++) {
+        moves_halt(m, true);
+        qr_store_fail_arm(points[i], 1, EIO, false);
+        moves_boot(m, 2 + 2 * i);
+        qr_store_fail_arm(points[i], 0, 0, false);
+        assert_int_equal(found(c), 0);
+        (void)moves_disk(m, "chunks", &files);
+        assert_int_equal(files, 1);
+        if (i == 1) assert_int_equal(save(c, 0).reason, 0);
+        (void)moves_disk(m, "chunks", &files);
+        assert_int_equal(files, 1);
+        assert_int_equal(metric(m, QR_ROLE_storage, ID_store_bytes), i * c->bytes);
+        moves_halt(m, true);
+        moves_boot(m, 3 + 2 * i);
+        assert_int_equal(found(c), 1);
+        assert_int_equal(load(c, 0, c->contents[0], true).reason, 0);
+    }
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 static void test_an_error_while_reading(void **state)
 {
     (void)state;
@@ -1133,6 +1214,7 @@ int main(void)
         cmocka_unit_test(test_concurrent_moves_mix_nothing_up),
         cmocka_unit_test(test_more_than_the_windows_is_busy),
         cmocka_unit_test(test_room_is_made_by_value),
+        cmocka_unit_test(test_names_that_were_not_dropped_are_named_again),
         cmocka_unit_test(test_old_fame_fades),
         cmocka_unit_test(test_a_file_that_never_fits),
         cmocka_unit_test(test_files_are_counted),
@@ -1143,6 +1225,8 @@ int main(void)
         cmocka_unit_test(test_CK_03_the_bound_holds_after_a_kill),
         cmocka_unit_test(test_a_write_that_fails_leaves_nothing),
         cmocka_unit_test(test_a_full_disk),
+        cmocka_unit_test(test_a_file_that_cannot_be_unlinked),
+        cmocka_unit_test(test_an_error_at_the_start_deletes_nothing),
         cmocka_unit_test(test_an_error_while_reading),
         cmocka_unit_test(test_leases_are_answered_while_a_file_is_synced),
         cmocka_unit_test(test_a_write_under_way_at_the_end),

@@ -221,16 +221,16 @@ static void eight(void)
 }
 
 /* Values as a catalog would give them back. */
-static bool adopt_with_value(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
+static qr_chunk_adopt_t adopt_with_value(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
 {
     (void)context;
     qr_chunk_reader_t *reader;
     qr_chunk_reason_t reason;
-    if (qr_chunk_reader_open(store.folder.fd, found->path, NULL, NULL, &reader, &reason)) return false;
+    if (qr_chunk_reader_open(store.folder.fd, found->path, NULL, NULL, &reader, &reason)) return QR_CHUNK_DELETE;
     for (uint32_t i = 0; i < SAMPLES; i++)
         if (memcmp(qr_chunk_reader_header(reader)->chain, samples[i].header.chain, 32) == 0) *ret_value = 50 + i;
     qr_chunk_reader_close(&reader);
-    return true;
+    return QR_CHUNK_ADOPT;
 }
 
 static void test_ck_03_accounting_survives_kill(void **state)
@@ -319,10 +319,10 @@ static void test_ck_01_files_are_found_again(void **state)
 /* What nobody adopts is reclaimed; what is too short to be a file of ours, or above the bound, is lost and said so. */
 static uint32_t lost_count;
 static qr_chunk_name_t lost_names[SAMPLES];
-static bool adopt_but_first(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
+static qr_chunk_adopt_t adopt_but_first(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
 {
     *ret_value = found->name.id[0];
-    return memcmp(context, &found->name, sizeof found->name) != 0;
+    return memcmp(context, &found->name, sizeof found->name) != 0 ? QR_CHUNK_ADOPT : QR_CHUNK_DELETE;
 }
 static void lose(void *context, const qr_chunk_final_t *found)
 {

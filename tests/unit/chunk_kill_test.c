@@ -43,10 +43,10 @@ static void child_publish(uint32_t i, const uint8_t *to)
     say(word);
 }
 
-static bool adopt_but_last(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
+static qr_chunk_adopt_t adopt_but_last(void *context, const qr_chunk_final_t *found, uint64_t *ret_value)
 {
     (void)ret_value;
-    return memcmp(context, found->name.id, 32) != 0;
+    return memcmp(context, found->name.id, 32) != 0 ? QR_CHUNK_ADOPT : QR_CHUNK_DELETE;
 }
 
 /* The life that is killed somewhere: a start that has something to sweep and to delete, three receipts, a drop under a lease, an epoch. */
