@@ -449,15 +449,16 @@ static int recover(qr_facts_book_t *book, const char *damage, char *message, siz
         if (code) return (void)snprintf(message, message_bytes, "the store '%.400s' cannot be written", book->store), code;
         lost = true;
     }
-    for (;;) {
+    for (bool once = true;;) {
         uint64_t at = 0;
         code = apply_all(book, book->view, tail_of(book).newest, &at);
-        if (code != -QR_E_FORMAT) break;
-        if (state_of(book).damaged) {
-            code = rebuild_view(book, "a table cannot be read");
+        if (code && state_of(book).damaged && once) {
+            once = false;
+            code = rebuild_view(book, "a table cannot be read or written");
             if (code) break;
             continue;
         }
+        if (code != -QR_E_FORMAT || state_of(book).damaged) break;
         code = lose_record(book, at, message, message_bytes);
         if (code) return code;
         lost = true;
@@ -647,7 +648,7 @@ int qr_facts_book_catch_up(qr_facts_book_t *book, uint32_t most)
         bool sync = ++book->unsynced >= SYNC_EVERY;
         if (sync) book->unsynced = 0;
         int code = apply_record(book, book->view, state.tx + 1, sync);
-        if (code == -QR_E_FORMAT && state_of(book).damaged) continue;
+        if (code && state_of(book).damaged) continue;
         if (code) return code;
     }
     return state_of(book).tx < tail_of(book).newest;

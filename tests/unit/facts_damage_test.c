@@ -3,6 +3,8 @@
  * before and after, or the book does not open and says which file and what to do. */
 #include "tests/unit/facts_stand.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -442,6 +444,30 @@ static void test_a_damaged_snapshot(void **unused)
     }
 }
 
+/* No room for the facts while they are made again: the log and its snapshots are not to blame, and all is there when room is. */
+static void test_no_room_is_no_damage(void **unused)
+{
+    (void)unused;
+    char copy[STORE_PATH], path[2 * STORE_PATH], message[1200] = "";
+    struct rlimit most, little;
+    qr_facts_book_t *book = NULL;
+    fresh_copy(copy);
+    assert_int_equal(open_copy(copy, &book, message), 0);
+    assert_int_equal(qr_facts_book_renew(book), 0); /* nothing but a snapshot */
+    qr_facts_book_close(&book);
+    (void)snprintf(path, sizeof path, "%s/facts/view", copy);
+    remove_folder(path);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &most), 0);
+    little = (struct rlimit){.rlim_cur = 4096, .rlim_max = most.rlim_max};
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    int code = open_copy(copy, &book, message);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &most), 0);
+    assert_int_equal(code, -QR_E_IO);
+    assert_int_equal(store_count(copy, "log/quarantine"), 0);
+    expect_same(copy, -1);
+}
+
 int main(int words, char **word)
 {
     if (words == 3) return close_between_pages(word[1], (uint32_t)atoi(word[2]));
@@ -455,6 +481,7 @@ int main(int words, char **word)
                                        cmocka_unit_test(test_CT_07_a_log_that_begins_empty),
                                        cmocka_unit_test(test_CT_01_a_damaged_record_that_the_facts_hold),
                                        cmocka_unit_test(test_CT_01_a_damaged_record_that_nothing_holds),
-                                       cmocka_unit_test(test_a_damaged_snapshot)};
+                                       cmocka_unit_test(test_a_damaged_snapshot),
+                                       cmocka_unit_test(test_no_room_is_no_damage)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
