@@ -25,7 +25,7 @@
 #include "actors/note.h"
 #include "base/error.h"
 
-enum { ITEMS_MAX = 512, MESSAGE_BYTES = 1200 };
+enum { ITEMS_MAX = 512, MESSAGE_BYTES = 1200, RETRY_US = 60000000 /* making all facts again may take seconds */ };
 
 typedef struct facts_columns {
     uint8_t chains[32 * ITEMS_MAX], digests[32 * ITEMS_MAX];
@@ -39,7 +39,7 @@ typedef struct facts_actor {
     qr_facts_book_t *book;
     uint64_t appends, appends_failed, reads, reads_failed, queries, queries_refused;
     uint64_t rebuilt, snapshots_failed, poisoned; /* of the book, as said last */
-    bool failed;                                  /* catching up has been given up */
+    uint64_t retry_us;                            /* catching up failed: not before; 0: it did not */
     qr_fact_item_t items[ITEMS_MAX];
     facts_columns_t columns;
 } facts_actor_t;
@@ -224,17 +224,19 @@ static void handle(void *block, const qr_given_t *given, const qr_message_t *mes
 static uint64_t work(void *block, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
 {
     (void)given;
-    (void)now_us;
     facts_actor_t *self = block;
-    if (!self->book || self->failed) return QR_NEVER_US;
+    if (!self->book) return QR_NEVER_US;
+    if (now_us < self->retry_us) return self->retry_us;
+    if (self->retry_us) qr_facts_book_mend(self->book);
+    self->retry_us = 0;
     int more = qr_facts_book_catch_up(self->book, 1);
     if (more == 0) (void)qr_facts_book_maintain(self->book);
     tell(self, outbox);
-    if (more < 0) { /* said once; questions are refused, the log goes on */
+    if (more < 0) { /* questions are refused, the log goes on */
         qr_facts_book_state_t state;
         qr_facts_book_state(self->book, &state);
         qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_facts_damaged, 0, (uint64_t)-more, state.facts.tx, state.log.newest);
-        self->failed = true;
+        return self->retry_us = now_us + RETRY_US;
     }
     return more > 0 ? 0 : QR_NEVER_US;
 }

@@ -29,6 +29,7 @@ enum {
     SNAPSHOT_EVERY = 4096, /* records */
     SNAPSHOTS_KEPT = 8,
     DAMAGED_KEPT = 2,
+    TRIES = 2, /* to make the view again before something else is to blame: a disk without room */
     ITEMS_OF_NODE = QR_GROUPS_MAX * 128,
     PAGE_BATCH = 'B',
     PAGE_VIEW = 'V'
@@ -60,7 +61,9 @@ struct qr_facts_book {
     qr_log_t log;
     qr_facts_t *view, *as_of;
     uint64_t bytes_at_snapshot, unsynced, rebuilt, snapshots_failed;
-    bool broken; /* the view cannot be made again: until the process begins anew */
+    uint32_t tries; /* views made again since one was last as new as the log */
+    bool aside;     /* what was damaged is kept already: what failed to take its place is not */
+    bool broken;    /* the view cannot be made again now: until qr_facts_book_mend */
     columns_t columns;
     void *arena_memory;
     uint8_t *wire; /* [QR_LOG_RECORD_BYTES_MAX] */
@@ -371,8 +374,10 @@ static int apply_all(qr_facts_book_t *book, qr_facts_t *view, uint64_t most, uin
 static int rebuild_view(qr_facts_book_t *book, const char *why)
 {
     qr_facts_close(&book->view, false);
-    if (why) say(book, "the facts in '%s' are damaged (%s); they are made again from the log", book->view_path, why);
-    int code = why ? view_aside(book) : qr_facts_remove(book->view_path);
+    bool keep = why && !book->aside;
+    if (keep) say(book, "the facts in '%s' are damaged (%s); they are made again from the log", book->view_path, why);
+    int code = keep ? view_aside(book) : qr_facts_remove(book->view_path);
+    if (!code) book->aside = keep || book->aside;
     if (!code) code = view_from_snapshot(book, book->view_path, UINT64_MAX, &book->view);
     book->rebuilt += code == 0 && why;
     return code;
@@ -630,13 +635,20 @@ static int heal_log(qr_facts_book_t *book, uint64_t tx)
     return code ? code : book->log.class->cut(book->log.self, state.tx);
 }
 
+void qr_facts_book_mend(qr_facts_book_t *book)
+{
+    if (QR_MUTANT(589)) return;
+    book->broken = false;
+    book->tries = 0;
+}
+
 int qr_facts_book_catch_up(qr_facts_book_t *book, uint32_t most)
 {
     if (book->broken) return -QR_E_FORMAT;
     while (most--) {
         qr_facts_state_t state = state_of(book);
         if (state.damaged) {
-            int code = rebuild_view(book, "a table cannot be read");
+            int code = book->tries++ < TRIES || QR_MUTANT(590) ? rebuild_view(book, "a table cannot be read or written") : -QR_E_IO;
             if (code) {
                 book->broken = true;
                 say(book, "the facts cannot be made again: %s", qr_error_sentence(code));
@@ -644,7 +656,11 @@ int qr_facts_book_catch_up(qr_facts_book_t *book, uint32_t most)
             }
             continue;
         }
-        if (state.tx >= tail_of(book).newest) return 0;
+        if (state.tx >= tail_of(book).newest) {
+            book->tries = 0;
+            book->aside = false;
+            return 0;
+        }
         bool sync = ++book->unsynced >= SYNC_EVERY;
         if (sync) book->unsynced = 0;
         int code = apply_record(book, book->view, state.tx + 1, sync);

@@ -55,6 +55,8 @@ uint32_t qr_facts_book_read(qr_facts_book_t *book, const qr_log_read_t *question
 /* Applies up to `most` records to the view, healing it if needed. 1: there are more; 0: it is as new as the log; negative: it cannot be
  * brought there now. */
 int qr_facts_book_catch_up(qr_facts_book_t *book, uint32_t most);
+/* After catch_up was negative: it may try again. What kept it (a disk without room) may be over. */
+void qr_facts_book_mend(qr_facts_book_t *book);
 /* A snapshot and a cut if it is time. 0 or a negative code. */
 int qr_facts_book_maintain(qr_facts_book_t *book);
 /* A snapshot now. 0 or a negative code. */

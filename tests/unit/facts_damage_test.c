@@ -468,6 +468,32 @@ static void test_no_room_is_no_damage(void **unused)
     expect_same(copy, -1);
 }
 
+/* A disk without room under an open book: making the facts again ends, and goes on when there is room. */
+static void test_room_that_comes_back(void **unused)
+{
+    (void)unused;
+    stand_t *s = stand_new(78);
+    qr_facts_book_t *book = stand_open(s);
+    struct rlimit most, little;
+    while (s->txs < 60) assert_int_equal(stand_step(s, book), 0);
+    assert_int_equal(qr_facts_book_catch_up(book, UINT32_MAX), 0);
+    for (uint32_t k = 0; k < 10; k++) assert_int_equal(stand_step(s, book), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &most), 0);
+    little = (struct rlimit){.rlim_cur = 4096, .rlim_max = most.rlim_max};
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    int code = 0;
+    for (uint32_t k = 0; k < 1000 && code >= 0; k++) code = qr_facts_book_catch_up(book, 16);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &most), 0);
+    assert_true(code < 0);
+    assert_int_equal(store_count(s->folder, "facts/damaged-2"), 0); /* one is kept, not each that failed */
+    qr_facts_book_mend(book);
+    assert_int_equal(qr_facts_book_catch_up(book, UINT32_MAX), 0);
+    assert_true(stand_equal(s, book, 0, s->txs));
+    qr_facts_book_close(&book);
+    stand_destroy(s);
+}
+
 int main(int words, char **word)
 {
     if (words == 3) return close_between_pages(word[1], (uint32_t)atoi(word[2]));
@@ -482,6 +508,7 @@ int main(int words, char **word)
                                        cmocka_unit_test(test_CT_01_a_damaged_record_that_the_facts_hold),
                                        cmocka_unit_test(test_CT_01_a_damaged_record_that_nothing_holds),
                                        cmocka_unit_test(test_a_damaged_snapshot),
-                                       cmocka_unit_test(test_no_room_is_no_damage)};
+                                       cmocka_unit_test(test_no_room_is_no_damage),
+                                       cmocka_unit_test(test_room_that_comes_back)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
