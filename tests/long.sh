@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 75 minutes in all on 2 cores.
 #   tests/long.sh           all parts
-#   tests/long.sh S3 S8     these parts alone (RESULTS.md is then left as it is)
+#   tests/long.sh S3 S8     these parts alone; their sections of RESULTS.md are replaced, the others stay with the commit they were run on
 set -uo pipefail
 cd "$(dirname "$0")/.."
 jobs=$(nproc)
@@ -67,7 +67,7 @@ W1() { halves mixed 20000; }                                   # seeds
 W2() { tests/mutants/sim.sh; }                                 # seeded defects, all caught within 500 seeds
 W3() { $folder/quire simulate --profile large --seeds 1; }     # 1,023 workers, ten minutes at 200 requests a second
 W4() { halves failover 9000 && halves process 4000 && halves catalog 4000 && halves store 4000; } # nodes and single units that end and begin anew, 20,000 times and more
-W5() { tests -R '^record_test$' && program test_replay; }      # a recorded run replays byte for byte
+W5() { tests -R '^record_test$' && program test_replay && tests/mutants/replay.sh $folder; } # a recorded run replays byte for byte; an edited actor shows
 W6() { program test_mesh; }                                    # a stream continues after its worker is lost
 
 # Durable state (D).
@@ -80,27 +80,40 @@ D2() { # the catalog: its facts over a real log against replicas, damage of ever
   tests -R '^(log|facts|facts_damage|catalog)_test$' && TMPDIR=$scratch $folder/test_facts_kill_test 20
 }
 
+commit=$(git rev-parse --short HEAD)
+git diff --quiet || commit="$commit with changes"
+section() { # part, state, seconds
+  printf '## %s %s, %d s, commit %s\n\n```\n%s\n```\n' "$1" "$2" "$3" "$commit" "$(sed -E 's/\x1b\[[0-9;]*m//g' "$scratch/$1.txt" | tail -60)" |
+    sed -E "s#$PWD/?##g; s#/tmp/[A-Za-z0-9._/-]+#(scratch)#g"
+}
+results() { # the sections just made, and of the others those that tests/RESULTS.md has
+  echo "# Results of tests/long.sh"
+  echo
+  echo "Last run $(date -u +%Y-%m-%d) at commit $commit: $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-), $jobs cores, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo). Each section names its own commit."
+  for part in "${parts[@]}"; do
+    echo
+    if [ -f "$scratch/sections/$part.md" ]; then
+      cat "$scratch/sections/$part.md"
+    elif [ -f tests/RESULTS.md ]; then
+      awk -v name="$part" '/^## /{on = ($2 == name)} on' tests/RESULTS.md | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}'
+    fi
+  done
+}
+
 parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1 D2) # S8 first: it measures, and the machine is still cool and quiet
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${parts[@]}")
 prepare || exit 1
 bad=0
+mkdir "$scratch/sections"
 for part in "${wanted[@]}"; do
   begin=$SECONDS
   echo "== $part"
   if "$part" >"$scratch/$part.txt" 2>&1; then state=passed; else state=FAILED bad=$((bad + 1)); fi
   cat "$scratch/$part.txt"
   echo "== $part $state in $((SECONDS - begin)) s"
-  printf '## %s %s, %d s\n\n```\n%s\n```\n\n' "$part" "$state" $((SECONDS - begin)) "$(sed -E 's/\x1b\[[0-9;]*m//g' "$scratch/$part.txt" | tail -60)" >>"$scratch/RESULTS.md"
+  section "$part" "$state" $((SECONDS - begin)) >"$scratch/sections/$part.md"
 done
-if [ $# -eq 0 ]; then
-  {
-    echo "# Results of tests/long.sh"
-    echo
-    echo "Commit $(git rev-parse HEAD)$(git diff --quiet || echo ' with changes'), $(date -u +%Y-%m-%d), $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-), $jobs cores, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo)."
-    echo
-    cat "$scratch/RESULTS.md"
-  } | sed -E "s#$PWD/?##g; s#/tmp/[A-Za-z0-9._/-]+#(scratch)#g" >tests/RESULTS.md
-fi
+results >"$scratch/RESULTS.md" && cp "$scratch/RESULTS.md" tests/RESULTS.md
 echo "$((${#wanted[@]} - bad)) passed, $bad failed"
 [ $bad -eq 0 ]
