@@ -15,7 +15,9 @@
  * (boot, device, inode, size, times) are those of when it was: compared at each lease. It is kept in memory; trust_known and trust_keep are
  * the two places where `facts` can keep it for longer. SO6. At most QR_STORAGE_WRITES writes wait (more: BUSY), QR_STORAGE_LEASES leases
  * and QR_CAPTURE_DROPS drops are open; bytes and files have the bounds store_bytes and store_files (more: SHORTFALL, and victims are named
- * by value). */
+ * by value). SO7. A file that was found at the start is not counted as found (chunk_find) before it was leased or asked to be written: the
+ * end may have come between its receipt and its publish, and only who writes a part publishes it. Writing it again is an answer and no
+ * write, so what the catalog lost is published anew from the files that are there. */
 #include "actors/io/storage.h"
 
 #include "actors/io/storage_errand.h"
@@ -219,13 +221,20 @@ static uint32_t find_ready(const storage_t *self, const uint8_t chain[32], uint3
     return place != QR_PART_NONE && (self->parts.parts[place].state == QR_PART_READY || QR_MUTANT(645)) ? place : QR_PART_NONE;
 }
 
+/* SO7. */
+static bool find_named(const storage_t *self, const uint8_t chain[32], uint32_t group)
+{
+    uint32_t place = find_ready(self, chain, group);
+    return place != QR_PART_NONE && (self->parts.parts[place].named || QR_MUTANT(655));
+}
+
 static void on_chunk_find(const storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_find_t *ask = &message->body.chunk_find;
     uint32_t depth = 0, nodes = (uint32_t)qr_min_u64(ask->chains.count / 32, QR_LOOKUP_NODES_MAX);
     for (bool all = true; depth < nodes; depth++) {
         for (uint32_t g = 0; g < given->layout.group_count && all && !(QR_MUTANT(646) && g); g++)
-            all = find_ready(self, ask->chains.data + 32ul * depth, g) != QR_PART_NONE;
+            all = find_named(self, ask->chains.data + 32ul * depth, g);
         if (!all) break;
     }
     qr_send(outbox, message->from, chunk_found, (&(qr_chunk_found_t){.key = ask->key, .depth = depth}));
@@ -266,6 +275,7 @@ static void on_chunk_lease(storage_t *self, const qr_given_t *given, const qr_me
             memcpy(body.content.bytes, part->name.id, 32);
             body.bytes = part->bytes;
             body.trusted = trust_known(part, &now);
+            part->named = true; /* who asks for it has it from the catalog */
             (void)qr_chunk_files_value(self->files, &part->name, qr_parts_touch(&self->parts, place));
             self->hits++;
         }
@@ -415,6 +425,7 @@ static bool write_settled(storage_t *self, const qr_given_t *given, qr_outbox_t 
     }
     place = find_standing(self, given, w->header.chain, w->header.group, &now, &reason, outbox);
     if (place != QR_PART_NONE) {
+        self->parts.parts[place].named = true;
         write_answer(self, w, 0, &self->parts.parts[place], 0, outbox);
         return true;
     }
@@ -425,6 +436,11 @@ static bool write_settled(storage_t *self, const qr_given_t *given, qr_outbox_t 
         return false;
     write_answer(self, w, QR_E_BUSY, NULL, 0, outbox);
     return true;
+}
+
+static void note_failed(const write_ask_t *w, int status, qr_outbox_t *outbox)
+{
+    qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_failed, 0, (uint64_t)-status, qr_chunk_file_bytes(&w->header), 0);
 }
 
 /* Digested: takes room for the file and sends the errand to write it. */
@@ -448,6 +464,7 @@ static void write_reserve(storage_t *self, qr_outbox_t *outbox)
         status = -QR_E_SHORTFALL;
     }
     if (status == -QR_E_LIMIT) status = -QR_E_NO_SPACE;
+    if (status != -QR_E_SHORTFALL && status != -QR_E_CANCELLED) note_failed(w, status, outbox);
     write_answer(self, w, (uint32_t)-status, NULL, shortfall, outbox);
     write_over(self);
 }
@@ -465,11 +482,12 @@ static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t 
         place = qr_parts_add(&self->parts, &w->header, &name, qr_chunk_file_bytes(&w->header));
         qr_assert(place != QR_PART_NONE); /* there are as many places as files */
         (void)qr_chunk_files_value(self->files, &name, self->parts.parts[place].key);
+        self->parts.parts[place].named = true;
         /* Its SHA-256 was taken of the bytes that were written. */
         if (file_look(given, &name, &now) == 0) trust_keep(&self->parts.parts[place], &now);
         self->written++;
     } else {
-        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_failed, 0, (uint64_t)-status, qr_chunk_file_bytes(&w->header), 0);
+        note_failed(w, status, outbox);
     }
     if (w->void_ && !status) {
         (void)part_leave(self, place, &waits, outbox);

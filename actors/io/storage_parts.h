@@ -23,6 +23,7 @@ typedef struct qr_part {
     uint32_t next_chain, next_name; /* of their buckets; next_chain of the free list too */
     qr_part_state_t state;
     bool trusted; /* the file's SHA-256 was seen to be its name while it was `trust` */
+    bool named;   /* the catalog knows it: it was written here, or leased */
     qr_chunk_trust_t trust;
 } qr_part_t;
 
