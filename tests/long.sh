@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 75 minutes in all on 2 cores.
+# Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 100 minutes in all on 2 cores.
 #   tests/long.sh           all parts
 #   tests/long.sh S3 S8     these parts alone; their sections of RESULTS.md are replaced, the others stay with the commit they were run on
 set -uo pipefail
@@ -80,6 +80,18 @@ D2() { # the catalog: its facts over a real log against replicas, damage of ever
   tests -R '^(log|facts|facts_damage|catalog)_test$' && TMPDIR=$scratch $folder/test_facts_kill_test 20
 }
 
+full() { # durable state of the real program, with the full counts
+  local names=()
+  for name in "$@"; do names+=("test_durable.$name"); done
+  QUIRE_FULL=1 program "${names[@]}"
+}
+D3() { full Restart Settings && python3 tests/bench/restart.py $folder/quire "$QUIRE_MODEL" && $folder/bench_move; } # answers after kill -9, and by other pages, tiles, threads
+D4() { full Damage Lost Disk; }             # whatever is done to the files: no wrong token
+D5() { full Kill; }                         # kill -9 and graceful stops while chunks are captured
+D6() { full Bound; }                        # ten minutes at the store's bound
+D7() { full Apart; }                        # tenants, salts, two servers
+D8() { full Recorded; }                     # a run with a store replays byte for byte
+
 commit=$(git rev-parse --short HEAD)
 git diff --quiet || commit="$commit with changes"
 section() { # part, state, seconds
@@ -100,7 +112,7 @@ results() { # the sections just made, and of the others those that tests/RESULTS
   done
 }
 
-parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1 D2) # S8 first: it measures, and the machine is still cool and quiet
+parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1 D2 D3 D4 D5 D6 D7 D8) # S8 first: it measures, and the machine is still cool and quiet
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${parts[@]}")
 prepare || exit 1

@@ -108,6 +108,7 @@ class Server:
         if kind is not None:
             print(self.text())
         os.unlink(self.log.name)
+        self.state.cleanup()
 
 
 def run(*words, timeout=300, check=True):

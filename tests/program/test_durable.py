@@ -1,0 +1,743 @@
+"""Durable state, on the real program and real files: what a server wrote to its store is found again after kill -9, gives the answers of a
+cold run to the last bit, and nothing that is done to the files ever changes an answer. Most of it runs on a seeded tiny model, so that a
+server starts in a blink; QUIRE_FULL=1 (tests/long.sh D3 to D8) takes the full counts."""
+import glob
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+from quire_program import BUILD, MODEL, Server, run
+from test_mesh import stream
+from test_replay import replay
+from test_tenants import make
+
+FULL = os.environ.get("QUIRE_FULL") == "1"
+SEED = int(os.environ.get("QUIRE_TEST_SEED", "1"))
+CHUNK = 64
+# Everything is worth writing: what is tested is that it is right, not that it pays.
+WORTH = ["--recompute-row-ns", 1000000000, "--reuse-permille", 10000]
+EAGER = ["--pages", 900, *WORTH]
+SMALL = ["--chunk-tokens", CHUNK, *EAGER]
+# Computing costs so much that restoring always pays, also once both are measured; the bits are the same.
+SLOW = [*SMALL, "--isa", "scalar", "--threads", 1, "--prefill-tile", 1]
+TINY = None
+scratch = None
+
+
+def setUpModule():
+    global scratch, TINY
+    scratch = tempfile.TemporaryDirectory()
+    TINY = os.path.join(scratch.name, "tiny.gguf")
+    subprocess.run([os.path.join(BUILD, "tool_tiny_model"), TINY, "8"], check=True)
+
+
+def tearDownModule():
+    scratch.cleanup()
+
+
+def ids(count, seed=0):
+    """Token ids of the tiny model (bytes) that share nothing with those of another seed."""
+    draw = random.Random(1000003 * SEED + seed)
+    return [draw.randrange(3, 259) for _ in range(count)]
+
+
+def greedy(prompt, tokens=6):
+    return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 1, "ignore_eos": True}
+
+
+def sampled(prompt, tokens=6):
+    return {**greedy(prompt, tokens), "temperature": 0.9, "seed": 11, "top_p": 0.95}
+
+
+def said(answer):
+    """What an answer is judged by, and how many tokens of its prompt were not computed."""
+    choice = answer["choices"][0]
+    return (choice["text"], choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], choice["finish_reason"]), answer["usage"][
+        "prompt_tokens_details"]["cached_tokens"]
+
+
+def streamed(server, ask):
+    text, tokens, logprobs, finish = "", [], [], None
+    for choice in stream(server, ask):
+        text += choice["text"]
+        if choice.get("logprobs"):
+            tokens += choice["logprobs"]["tokens"]
+            logprobs += choice["logprobs"]["token_logprobs"]
+        finish = choice["finish_reason"] or finish
+    return text, tokens, logprobs, finish
+
+
+def cold(asks, *options, model=None):
+    """The answers of a server that keeps nothing: every request computes all of its prompt."""
+    answers = []
+    with Server("--no-store", *options, model=model or TINY) as server:
+        for ask in asks:
+            answer, cached = said(server.complete(**ask))
+            assert cached == 0, cached
+            answers.append(answer)
+            server.drop_cache()
+        server.stop()
+    return answers
+
+
+def wait_for(what, seconds=30):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, f"nothing came of it in {seconds} s"
+        time.sleep(0.02)
+
+
+def quiet(server, seconds=60):
+    """Waits until nothing is being captured any more; returns the metrics."""
+    last, end = None, time.monotonic() + seconds
+    while True:
+        m = server.metrics()
+        now = [m[name] for name in ("quire_requests_open", "quire_captures_open", "quire_store_writes_waiting", "quire_captures_asked_total", "quire_captures_total")]
+        if now == last and now[:3] == [0, 0, 0] and now[3] == now[4]:
+            return m
+        last = now
+        assert time.monotonic() < end, now
+        time.sleep(0.06)
+
+
+def rows_durable(server, rows, seconds=30):
+    """Waits until so many rows are durable and published in this process."""
+    wait_for(lambda: server.metrics()["quire_captured_rows_total"] >= rows, seconds)
+
+
+class Store:
+    """A folder for a store, which servers open one after the other."""
+
+    def __init__(self, path=None, model=None):
+        self.folder = None if path else tempfile.TemporaryDirectory()
+        self.path = path or os.path.join(self.folder.name, "store")
+        self.model = model
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *why):
+        if self.folder:
+            self.folder.cleanup()
+
+    def serve(self, *options, **more):
+        return Server("--store", self.path, *options, model=self.model or TINY, **more)
+
+    def kill(self, server):
+        server.process.kill()
+        server.process.wait(30)
+
+    def files(self):
+        """Chunk files by content id."""
+        return {os.path.basename(p): p for p in glob.glob(os.path.join(self.path, "chunks", "??", "??", "*"))}
+
+    def catalog(self, kind):
+        done = run("catalog", "query", "--store", self.path, "--kind", kind, "--json", "--limit", 1000000)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def verify(self):
+        return run("catalog", "verify", "--store", self.path, check=False)
+
+    def copy(self):
+        other = Store(model=self.model)
+        shutil.copytree(self.path, other.path)
+        return other
+
+    def chain(self):
+        """The files of the only chain in the store, the first chunk first."""
+        start = {n["chain"]: n["start"] for n in self.catalog("nodes")}
+        parts = sorted(self.catalog("parts"), key=lambda p: start[p["chain"]])
+        return [os.path.join(self.path, "chunks", p["digest"][:2], p["digest"][2:4], p["digest"]) for p in parts]
+
+
+class Restart(unittest.TestCase):
+    """S1: a durable prompt is answered after kill -9 as by a cold run."""
+
+    def test_S1_tiny_greedy_and_sampled_whole_and_streamed(self):
+        prompt = ids(2100)
+        asks = [make_ask(prompt[:count]) for make_ask in (greedy, sampled) for count in (1500, 2000)]
+        wanted = cold(asks, *EAGER)
+        with Store() as store:
+            with store.serve(*EAGER) as server:
+                self.assertEqual(said(server.complete(**asks[0])), (wanted[0], 0))
+                rows_durable(server, 1280)
+                store.kill(server)
+            combos = [(i, flow) for i in range(4) for flow in (False, True)]
+            for number, flow in combos if FULL else combos[::3]:
+                with store.serve(*EAGER) as server:
+                    ask, want = asks[number], wanted[number]
+                    if flow:
+                        self.assertEqual(streamed(server, ask), want)
+                    else:
+                        answer, cached = said(server.complete(**ask))
+                        self.assertEqual(answer, want)
+                        self.assertGreaterEqual(cached, 1280)
+                    self.assertGreaterEqual(server.metrics()["quire_restored_tokens_total"], 1280)
+                    store.kill(server)
+
+    def test_S1_nothing_but_the_rest_is_computed(self):
+        """Eight chunks and one token, by a server that may not compute more than 64 rows."""
+        ask = greedy(ids(2049, 1))
+        wanted = cold([ask], *EAGER)
+        with Store() as store:
+            with store.serve(*EAGER) as server:
+                server.complete(**ask)
+                rows_durable(server, 2048)
+                store.kill(server)
+            with store.serve(*EAGER, "--fail-over-rows", 64) as server:
+                self.assertEqual(said(server.complete(**ask)), (wanted[0], 2048))
+                self.assertNotEqual(server.post("/v1/completions", greedy(ids(300, 2)))[0], 200)
+                self.assertEqual(server.stop(), 0)
+
+    def test_S1_a_real_model(self):
+        count, chunk = (2049, 256) if FULL else (450, 64)
+        prompt = [(i * 7919) % 40000 + 20 for i in range(count)]
+        asks, options = [greedy(prompt), sampled(prompt)], ["--chunk-tokens", chunk, *WORTH]
+        wanted = cold(asks, model=MODEL)
+        with Store(model=MODEL) as store:
+            with store.serve(*options) as server:
+                self.assertEqual(said(server.complete(**asks[0])), (wanted[0], 0))
+                rows_durable(server, count // chunk * chunk)
+                store.kill(server)
+            with store.serve(*options, "--fail-over-rows", 64) as server:
+                self.assertEqual(said(server.complete(**asks[0])), (wanted[0], count // chunk * chunk))
+                server.drop_cache()
+                self.assertEqual(streamed(server, asks[1]), wanted[1])
+                self.assertEqual(server.metrics()["quire_restored_tokens_total"], 2 * (count // chunk * chunk))
+                self.assertEqual(server.stop(), 0)
+
+
+# What is done to the file of one chunk of a chain. Each gets the path, those of the whole chain, and draws.
+
+
+def bit_flip(path, chain, draw):
+    with open(path, "r+b") as f:
+        at = draw.randrange(os.path.getsize(path))
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 1 << draw.randrange(8)]))
+
+
+def truncation(path, chain, draw):
+    os.truncate(path, draw.randrange(1, os.path.getsize(path)))
+
+
+def zero_length(path, chain, draw):
+    os.truncate(path, 0)
+
+
+def swapped(path, chain, draw):
+    """With another intact file of the chain."""
+    other = draw.choice([p for p in chain if p != path])
+    os.rename(path, path + "~")
+    os.rename(other, path)
+    os.rename(path + "~", other)
+
+
+def missing(path, chain, draw):
+    os.unlink(path)
+
+
+def torn_header(path, chain, draw):
+    with open(path, "r+b") as f:
+        at = draw.choice([0, 512, 2048, 3584])
+        f.seek(at)
+        f.write(bytes(4096 - at))
+
+
+def foreign(path, chain, draw):
+    """An intact file of another model, for the same tokens."""
+    shutil.copyfile(draw.choice(Damage.foreign_files), path)
+
+
+KINDS = [bit_flip, truncation, zero_length, swapped, missing, torn_header, foreign]
+COUNTED = ["quire_restores_missing_total", "quire_restores_damaged_total", "quire_restores_io_total"]
+
+
+class Damage(unittest.TestCase):
+    """S2: whatever is done to chunk files, every answer is the one of a cold run; it is counted, said in the log, and mends itself."""
+
+    foreign_files = []
+
+    @classmethod
+    def setUpClass(cls):
+        cls.ask = greedy(ids(5 * CHUNK + 9, 3))
+        cls.wanted = cold([cls.ask], *SMALL)[0]
+        cls.whole = Store()
+        for store, model in ((cls.whole, TINY), (Store(), os.path.join(scratch.name, "other.gguf"))):
+            if model != TINY:
+                subprocess.run([os.path.join(BUILD, "tool_tiny_model"), model, "8", "2"], check=True)
+                store.model = model
+            with store.serve(*SMALL) as server:
+                server.complete(**cls.ask)
+                rows_durable(server, 5 * CHUNK)
+                server.stop()
+            if model != TINY:
+                for name, path in store.files().items():
+                    shutil.copyfile(path, os.path.join(scratch.name, name))
+                    cls.foreign_files.append(os.path.join(scratch.name, name))
+                store.__exit__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.whole.__exit__()
+
+    def one(self, kind, draw, heals):
+        with self.whole.copy() as store:
+            chain = store.chain()
+            hit = draw.randrange(5)
+            kind(chain[hit], chain, draw)
+            with store.serve(*SMALL) as server:
+                answer, cached = said(server.complete(**self.ask))
+                self.assertEqual(answer, self.wanted, kind.__name__)
+                if kind is swapped:
+                    self.assertEqual(cached % CHUNK, 0)
+                else:
+                    self.assertEqual(cached, hit * CHUNK, kind.__name__)
+                m = quiet(server)
+                self.assertEqual(sum(m[name] for name in COUNTED), 1, kind.__name__)
+                self.assertEqual(m["quire_restores_failed_total"], 1)
+                self.assertIn("a restore stopped early", server.text())
+                store.kill(server)
+            if not heals:
+                return
+            # What was computed again was written again.
+            self.assertEqual(store.verify().returncode, 0)
+            with store.serve(*SMALL, "--fail-over-rows", 10) as server:
+                self.assertEqual(said(server.complete(**self.ask)), (self.wanted, 5 * CHUNK), kind.__name__)
+                self.assertEqual(server.stop(), 0)
+
+    def test_S2_damaged_between_two_runs(self):
+        draw = random.Random(SEED)
+        for turn in range(15 if FULL else 2):
+            for kind in KINDS:
+                with self.subTest(kind=kind.__name__, turn=turn):
+                    self.one(kind, draw, turn == 0)
+
+    def test_S2_damaged_under_a_running_server(self):
+        """Its files were verified already; then they change."""
+        draw = random.Random(SEED + 1)
+        for turn in range(15 if FULL else 1):
+            for kind in KINDS:
+                with self.subTest(kind=kind.__name__, turn=turn), self.whole.copy() as store:
+                    chain = store.chain()
+                    with store.serve(*SLOW) as server:
+                        self.assertEqual(said(server.complete(**self.ask)), (self.wanted, 5 * CHUNK))
+                        server.drop_cache()
+                        hit = draw.randrange(5)
+                        kind(chain[hit], chain, draw)
+                        answer, cached = said(server.complete(**self.ask))
+                        self.assertEqual(answer, self.wanted, kind.__name__)
+                        self.assertLessEqual(cached, hit * CHUNK)
+                        m = quiet(server)
+                        self.assertEqual(sum(m[name] for name in COUNTED), 1, kind.__name__)
+                        self.assertIn(m["quire_store_damaged_total"] + m["quire_store_missing_total"], [1, 2] if kind is swapped else [1], kind.__name__)
+                        self.assertRegex(server.text(), "a chunk file was (not what it should be|removed by somebody else)")
+                        server.drop_cache()
+                        answer, cached = said(server.complete(**self.ask))
+                        self.assertEqual(answer, self.wanted, kind.__name__)
+                        if kind is not swapped:  # the other one is found damaged now
+                            self.assertEqual(cached, 5 * CHUNK)
+                        self.assertEqual(server.stop(), 0)
+
+
+def fill_slowly(server, prompts, errors):
+    """Asks them in two threads."""
+
+    def some(mine):
+        for prompt in mine:
+            try:
+                server.complete(**greedy(prompt, 2))
+            except Exception as error:  # it was killed
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=some, args=(prompts[i::2],)) for i in range(2)]
+    [t.start() for t in threads]
+    return threads
+
+
+def digest_of(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+class Kill(unittest.TestCase):
+    """S3: kill -9 while chunks are captured. What was acknowledged is there, nothing half-written is offered, and what was not finished is
+    made good by the next request."""
+
+    def agrees(self, store, acknowledged):
+        """The catalog is clean and names no file that is not there and whole; returns how many chunks it has."""
+        done = store.verify()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        files = store.files()
+        parts = {p["chain"]: p["digest"] for p in store.catalog("parts")}
+        replicas = store.catalog("replicas")
+        self.assertGreaterEqual(len(replicas), acknowledged)
+        for replica in replicas:
+            path = files[parts[replica["chain"]]]
+            self.assertEqual(digest_of(path), os.path.basename(path))
+        return len(replicas)
+
+    def test_S3_killed_while_capturing(self):
+        draw = random.Random(SEED + 2)
+        kills, known = 50 if FULL else 3, 0
+        with Store() as store:
+            asked = []
+            for turn in range(kills):
+                fresh = [ids(CHUNK * 6 + 5, 100 + turn * 8 + i) for i in range(6)]
+                asked += fresh
+                with store.serve(*SMALL) as server:
+                    threads = fill_slowly(server, fresh, [])
+                    end, seen = time.monotonic() + draw.uniform(0.05, 1.2), 0
+                    while time.monotonic() < end:
+                        seen = server.metrics()["quire_captured_rows_total"]
+                    store.kill(server)
+                    [t.join() for t in threads]
+                known = self.agrees(store, known + int(seen) // CHUNK)
+            # Every prompt has its cold answer, from whatever is there; afterwards all of it is durable, be it lost in whatever step.
+            asked = draw.sample(asked, 12) if len(asked) > 12 else asked
+            wanted = cold([greedy(prompt, 2) for prompt in asked], *SMALL)
+            reused = 0
+            with store.serve(*SMALL) as server:
+                for prompt, want in zip(asked, wanted):
+                    answer, cached = said(server.complete(**greedy(prompt, 2)))
+                    self.assertEqual(answer, want)
+                    reused += cached
+                    quiet(server)
+                self.assertGreater(reused, 0)
+                self.assertEqual(server.stop(), 0)
+            self.agrees(store, known)
+            with store.serve(*SLOW, "--fail-over-rows", 10) as server:
+                for prompt, want in zip(asked, wanted):
+                    self.assertEqual(said(server.complete(**greedy(prompt, 2))), (want, CHUNK * 6))
+                    server.drop_cache()
+                self.assertEqual(server.stop(), 0)
+
+    def test_a_graceful_stop_loses_nothing(self):
+        draw = random.Random(SEED + 3)
+        with Store() as store:
+            known = 0
+            for turn in range(20 if FULL else 2):
+                with store.serve(*SMALL, "--stop-budget-ms", 5000) as server:
+                    fresh = [ids(CHUNK * 6 + 5, 1000 + turn * 8 + i) for i in range(6)]
+                    threads = fill_slowly(server, fresh, [])
+                    time.sleep(draw.uniform(0.05, 0.8))
+                    seen = server.metrics()["quire_captured_rows_total"]
+                    self.assertEqual(server.stop(seconds=8), 0)
+                    [t.join() for t in threads]
+                known = self.agrees(store, known + int(seen) // CHUNK)
+
+    def test_a_second_signal_ends_at_once(self):
+        with Store() as store, store.serve(*SMALL) as server:
+            threads = fill_slowly(server, [ids(CHUNK * 6 + 5, 2000 + i) for i in range(6)], [])
+            ask = threading.Thread(target=lambda: self.assertRaises(Exception, server.complete, **greedy(ids(100, 2010), 3000)))
+            ask.start()
+            wait_for(lambda: server.metrics()["quire_lanes_open"])
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+            if server.process.poll() is None:
+                server.process.send_signal(signal.SIGINT)
+            server.process.wait(5)
+            [t.join() for t in (*threads, ask)]
+            self.assertEqual(store.verify().returncode, 0)
+
+
+class Lost(unittest.TestCase):
+    """Files without facts, facts without files."""
+
+    def test_CK_01_files_outlive_their_catalog(self):
+        """As after a kill between the rename of a file and the publish of its node, for every file at once: nothing is written twice, and
+        what was computed again is known again."""
+        ask = greedy(ids(CHUNK * 5 + 5, 3000))
+        with Store() as store:
+            with store.serve(*SMALL) as server:
+                wanted = said(server.complete(**ask))[0]
+                rows_durable(server, CHUNK * 5)
+                store.kill(server)
+            before = {name: (os.stat(path).st_ino, os.stat(path).st_mtime_ns) for name, path in store.files().items()}
+            with store.serve(*SLOW) as server:  # found by a restart, and not written again
+                self.assertEqual(said(server.complete(**ask)), (wanted, CHUNK * 5))
+                self.assertEqual(quiet(server)["quire_store_writes_total"], 0)
+                store.kill(server)
+            for folder in ("log", "facts"):
+                shutil.rmtree(os.path.join(store.path, folder))
+            with store.serve(*SMALL) as server:
+                self.assertEqual(server.metrics()["quire_store_files"], 5)
+                self.assertEqual(said(server.complete(**ask)), (wanted, 0))
+                rows_durable(server, CHUNK * 5)
+                self.assertEqual(quiet(server)["quire_store_writes_total"], 0)
+                store.kill(server)
+            with store.serve(*SLOW, "--fail-over-rows", 10) as server:
+                self.assertEqual(said(server.complete(**ask)), (wanted, CHUNK * 5))
+                self.assertEqual(server.stop(), 0)
+            self.assertEqual(before, {name: (os.stat(path).st_ino, os.stat(path).st_mtime_ns) for name, path in store.files().items()})
+
+    def test_files_that_nobody_asks_for_make_room(self):
+        with Store() as store:
+            with store.serve(*SMALL, "--store-files", 16) as server:
+                for i in range(4):
+                    server.complete(**greedy(ids(CHUNK * 4 + 5, 3100 + i)))
+                    quiet(server)
+                self.assertEqual(len(store.files()), 16)
+                store.kill(server)
+            for folder in ("log", "facts"):
+                shutil.rmtree(os.path.join(store.path, folder))
+            ask = greedy(ids(CHUNK * 6 + 5, 3200))
+            with store.serve(*SMALL, "--store-files", 16) as server:
+                wanted = said(server.complete(**ask))[0]
+                m = quiet(server)
+                self.assertEqual(m["quire_captured_rows_total"], CHUNK * 6)
+                self.assertEqual(m["quire_store_files"], 16)
+                store.kill(server)
+            with store.serve(*SLOW, "--store-files", 16) as server:
+                self.assertEqual(said(server.complete(**ask)), (wanted, CHUNK * 6))
+                self.assertEqual(server.stop(), 0)
+
+
+class Bound(unittest.TestCase):
+    """S7: a store at its bound stays within it, and its files, the catalog and the accounting agree, also after a restart."""
+
+    def test_S7_churn_at_the_bound(self):
+        bound, seconds = 1 << 20, 600 if FULL else 8
+        with Store() as store:
+            for life in range(2):
+                with store.serve(*SMALL, "--store-bytes", bound) as server:
+                    end, turn, evicted = time.monotonic() + seconds / 2, 0, 0
+                    while time.monotonic() < end or not evicted:
+                        threads = fill_slowly(server, [ids(CHUNK * 5 + 5, 5000 + life * 100000 + turn * 4 + i) for i in range(4)], [])
+                        [t.join() for t in threads]
+                        turn += 1
+                        m = server.metrics()
+                        evicted = m["quire_store_evictions_total"]
+                        self.assertLessEqual(m["quire_store_bytes"], bound)
+                        self.assertLessEqual(self.on_disk(store), bound)
+                    m = quiet(server)
+                    size, files = self.on_disk(store), len(store.files())
+                    self.assertEqual((m["quire_store_bytes"], m["quire_store_files"]), (size, files))
+                    self.assertGreater(size, bound // 2)
+                    self.assertEqual(server.stop(), 0)
+                parts = {p["chain"]: p["digest"] for p in store.catalog("parts")}
+                self.assertEqual(sorted(parts[r["chain"]] for r in store.catalog("replicas")), sorted(store.files()))
+                with store.serve(*SMALL, "--store-bytes", bound) as server:
+                    m = server.metrics()
+                    self.assertEqual((m["quire_store_bytes"], m["quire_store_files"]), (size, files))
+                    server.stop()
+            with store.serve(*SMALL, "--store-bytes", bound) as server:
+                ask = greedy(ids(CHUNK * 3 + 5, 4999), 3)
+                answer = said(server.complete(**ask))[0]
+                rows_durable(server, CHUNK * 3)
+                server.stop()
+            with store.serve(*SMALL, "--store-bytes", bound) as server:
+                self.assertEqual(said(server.complete(**ask)), (answer, CHUNK * 3))
+
+    def on_disk(self, store):
+        size = 0
+        for path in glob.glob(os.path.join(store.path, "chunks", "??", "??", "*")):
+            try:
+                size += os.path.getsize(path)
+            except OSError:  # it left just now
+                pass
+        return size
+
+
+class Apart(unittest.TestCase):
+    """S8: who shares durable state."""
+
+    def test_S8_tenants_and_salts(self):
+        keys, text = {}, "version = 1\n"
+        for name in ("alice", "bob"):
+            keys[name], lines = make(name, admin=name == "alice")
+            text += lines
+        path = os.path.join(scratch.name, "keys.conf")
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write(text)
+        prompt = ids(CHUNK * 3 + 5, 7)
+
+        def asks(server, name, **more):
+            status, body, _ = server.request("POST", "/v1/completions", {**greedy(prompt), **more}, {"Authorization": "Bearer " + keys[name]})
+            self.assertEqual(status, 200, body)
+            return said(json.loads(body))
+
+        def durable(server, chunks):
+            for _ in range(600):
+                _, body, _ = server.request("GET", "/metrics", headers={"Authorization": "Bearer " + keys["alice"]})
+                if float(re.search(r"^quire_captured_rows_total ([0-9.e+]+)", body.decode(), re.M)[1]) >= chunks * CHUNK:
+                    return
+                time.sleep(0.02)
+            self.fail("nothing was captured")
+
+        wanted = cold([greedy(prompt)], *SMALL)[0]
+        with Store() as store:
+            with store.serve(*SMALL, "--keys", path) as server:
+                self.assertEqual(asks(server, "alice"), (wanted, 0))
+                durable(server, 3)
+                self.assertEqual(asks(server, "bob", cache_salt="x"), (wanted, 0))
+                durable(server, 6)
+                store.kill(server)
+            with store.serve(*SLOW, "--keys", path) as server:
+                self.assertEqual(asks(server, "bob"), (wanted, 0))
+                self.assertEqual(asks(server, "bob", cache_salt="y"), (wanted, 0))
+                self.assertEqual(asks(server, "alice", cache_salt="x"), (wanted, 0))
+                self.assertEqual(asks(server, "bob", cache_salt="x"), (wanted, CHUNK * 3))
+                self.assertEqual(asks(server, "alice"), (wanted, CHUNK * 3))
+                self.assertEqual(server.stop(), 0)
+
+    def test_two_servers_on_one_store(self):
+        with Store() as store, store.serve(*SMALL) as first:
+            done = run("serve", "--model", TINY, "--listen", "127.0.0.1:0", "--store", store.path, check=False, timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(str(first.process.pid), done.stderr)
+            self.assertIn(store.path, done.stderr)
+            done = store.verify()
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("in use", done.stderr)
+            first.complete(**greedy(ids(70, 8)))
+            self.assertEqual(first.stop(), 0)
+
+
+class Settings(unittest.TestCase):
+    """S9: what a store holds does not depend on how it was computed or where its rows lay."""
+
+    def test_PI_05_S9_other_pages_tiles_and_threads(self):
+        ask, longer = sampled(ids(CHUNK * 7 + 21, 9)), greedy(ids(CHUNK * 7 + 21, 9) + ids(40, 10))
+        wanted, wanted_longer = cold([ask, longer], *SMALL)
+        ways = [(16, 512, 2, "auto"), (8, 64, 1, "scalar"), (32, 7, 2, "avx2"), (64, 128, 1, "auto")]
+        ways += [(128, 512, 2, "auto"), (8, 512, 2, "auto"), (16, 1, 1, "auto"), (64, 33, 2, "scalar")] if FULL else []
+        with Store() as store:
+            for number, (page, tile, threads, isa) in enumerate(ways):
+                options = ["--page-tokens", page, "--prefill-tile", tile, "--threads", threads, "--isa", isa]
+                with self.subTest(page=page, tile=tile), store.serve(*SMALL, *options) as server:
+                    have = CHUNK * 7 if number else 0
+                    self.assertEqual(said(server.complete(**ask)), (wanted, have))
+                    self.assertEqual(said(server.complete(**longer))[0], wanted_longer)
+                    if number == 0:
+                        rows_durable(server, CHUNK * 7)
+                    store.kill(server)
+            with Store() as other:  # written with large pages, read with small ones
+                with other.serve(*SMALL, "--page-tokens", 128 if FULL else 64) as server:
+                    server.complete(**ask)
+                    rows_durable(server, CHUNK * 7)
+                with other.serve(*SMALL, "--page-tokens", 8) as server:
+                    self.assertEqual(said(server.complete(**ask)), (wanted, CHUNK * 7))
+
+
+PURE = ["gateway", "router", "worker", "scheduler", "page_manager", "heartbeat", "restore_streamer", "checkpoint_writer", "catalog_writer", "catalog_replica"]
+
+
+def mount(folder, words):
+    """Whether a file system of these words could be mounted there; only root may."""
+    return os.geteuid() == 0 and subprocess.run(["mount", *words, folder], capture_output=True).returncode == 0
+
+
+class Disk(unittest.TestCase):
+    """S2: a disk that takes nothing."""
+
+    def test_RS_03_S2_a_full_disk(self):
+        asks = [greedy(ids(CHUNK * 6 + 5, 4000 + i), 2) for i in range(12)]
+        wanted = cold(asks, *SMALL)
+        with Store() as store:
+            os.mkdir(store.path)
+            if not mount(store.path, ["-t", "tmpfs", "-o", "size=768k,mode=700", "none"]):
+                self.skipTest("no file system can be mounted here")
+            try:
+                with store.serve(*SMALL) as server:
+                    for ask, want in zip(asks, wanted):
+                        self.assertEqual(said(server.complete(**ask))[0], want)
+                        quiet(server)
+                    m = server.metrics()
+                    self.assertGreater(m["quire_captured_rows_total"], 0)
+                    self.assertGreater(m["quire_captures_full_total"], 0)
+                    self.assertIn("could not be written", server.text())
+                    store.kill(server)
+                kept = m["quire_captured_rows_total"]
+                subprocess.run(["mount", "-o", "remount,size=4m", store.path], check=True)
+                self.assertEqual(store.verify().returncode, 0)
+                self.assertGreaterEqual(len(store.catalog("replicas")) * CHUNK, kept)
+                for again in range(2):
+                    with store.serve(*SLOW) as server:
+                        for ask, want in zip(asks, wanted):
+                            answer, cached = said(server.complete(**ask))
+                            self.assertEqual(answer, want)
+                            self.assertTrue(cached == CHUNK * 6 or not again, cached)
+                            quiet(server)
+                        self.assertEqual(server.stop(), 0)
+            finally:
+                subprocess.run(["umount", store.path], check=True)
+
+    def test_S2_a_store_that_takes_no_files(self):
+        asks = [greedy(ids(CHUNK * 3 + 5, 4100 + i), 2) for i in range(2)]
+        wanted = cold(asks, *SMALL)
+        with Store() as store:
+            with store.serve(*SMALL) as server:
+                self.assertEqual(said(server.complete(**asks[0])), (wanted[0], 0))
+                rows_durable(server, CHUNK * 3)
+                self.assertEqual(server.stop(), 0)
+            temporaries = os.path.join(store.path, "tmp")
+            if not mount(temporaries, ["--bind", temporaries]):
+                self.skipTest("no file system can be mounted here")
+            try:
+                subprocess.run(["mount", "-o", "remount,ro,bind", temporaries], check=True)
+                with store.serve(*SLOW) as server:
+                    self.assertEqual(said(server.complete(**asks[0])), (wanted[0], CHUNK * 3))
+                    self.assertEqual(said(server.complete(**asks[1])), (wanted[1], 0))
+                    m = quiet(server)
+                    self.assertEqual(m["quire_captured_rows_total"], 0)
+                    self.assertEqual(m["quire_captures_io_total"], m["quire_store_write_failures_total"])
+                    self.assertIn("could not be written", server.text())
+                    self.assertEqual(server.stop(), 0)
+            finally:
+                subprocess.run(["umount", temporaries], check=True)
+
+    def test_S2_a_read_only_store_is_refused_by_name(self):
+        with Store() as store:
+            os.mkdir(store.path, 0o700)
+            if not mount(store.path, ["-t", "tmpfs", "-o", "ro,size=1m,mode=700", "none"]):
+                self.skipTest("no file system can be mounted here")
+            try:
+                done = run("serve", "--model", TINY, "--listen", "127.0.0.1:0", "--store", store.path, check=False, timeout=60)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(store.path, done.stderr)
+                self.assertIn("ead-only", done.stderr)
+            finally:
+                subprocess.run(["umount", store.path], check=True)
+
+
+class Recorded(unittest.TestCase):
+    def test_a_run_with_a_store_replays_byte_for_byte(self):
+        with Store() as store, tempfile.TemporaryDirectory() as folder:
+            for number in range(2):
+                record = os.path.join(folder, str(number))
+                with store.serve(*SMALL, "--record", record, "--store-files", 16) as server:
+                    server.complete(**greedy(ids(CHUNK * 6 + 5, 20)))
+                    quiet(server)
+                    for turn in range(3):
+                        threads = fill_slowly(server, [ids(CHUNK * 3 + 5, 30 + turn * 2 + number * 40 + i) for i in range(2)], [])
+                        [t.join() for t in threads]
+                        quiet(server)
+                        server.drop_cache()
+                    server.complete(**greedy(ids(CHUNK * 3 + 5, 30 + 4 + number * 40)))
+                    m = server.metrics()
+                    self.assertEqual(server.stop(), 0)
+                status, lines, total, done = replay(record)
+                self.assertEqual(status, 0, done.stdout + done.stderr)
+                self.assertEqual(total[1:], [0, 0, 0])
+                for role in PURE:
+                    mine = [line for name, line in lines.items() if f"-{role}." in name]
+                    self.assertTrue(mine and all("all equal" in line for line in mine), (role, mine))
+            self.assertGreater(m["quire_restored_tokens_total"], 0)
+            self.assertGreater(m["quire_store_evictions_total"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
