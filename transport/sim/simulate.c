@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "transport/sim/judge.h"
 #include "transport/sim/text.h"
+#include "transport/stop.h"
 #include "transport/sim/transfer.h"
 
 #include <stdlib.h>
@@ -750,8 +751,8 @@ typedef struct options {
 static bool number_of(const char *word, uint64_t most, uint64_t *ret_value, const char **ret_rest)
 {
     char *end;
-    if (*word < '0' || *word > '9' || strlen(word) > 40) return false;
-    unsigned long long value = strtoull(word, &end, 10);
+    if (*word < '0' || *word > '9') return false;
+    unsigned long long value = strtoull(word, &end, 10); /* what is too large is UINT64_MAX, which is above every `most` */
     *ret_value = value;
     *ret_rest = end;
     return value <= most;
@@ -804,7 +805,10 @@ static void report(const options_t *o, qr_sim_plan_t *plan, const qr_sim_result_
     FILE *out = o->json ? stderr : stdout;
     fprintf(out, "seed %llu (%s, %u nodes): %s\n", (unsigned long long)plan->seed, qr_sim_profile_name(plan->profile), plan->node_count,
             result->finding);
-    fprintf(out, "  again: quire simulate --seeds %llu --trace FILE\n", (unsigned long long)plan->seed);
+    fprintf(out, "  again: quire simulate --seeds %llu --profile %s", (unsigned long long)plan->seed, qr_sim_profile_name(o->profile));
+    if (o->nodes) fprintf(out, " --nodes %u", o->nodes);
+    fprintf(out, " --trace FILE\n");
+    (void)fflush(out);
     if (!o->shrink) return;
     uint32_t runs = qr_sim_plan_shrink(plan, SHRINK_RUNS);
     qr_sim_result_t smaller;
@@ -826,6 +830,21 @@ static void print_store(const qr_sim_store_counts_t *t, uint64_t preemptions)
            (unsigned long long)t->restores_whole, (unsigned long long)t->restored_rows);
 }
 
+/* Closes the trace. A run that ended before its last seed is traced now: `plan` is the seed it ended at, the same seed has the same
+ * history. false: it is not whole. */
+static bool trace_end(FILE *trace, const options_t *o, qr_sim_plan_t *plan, bool traced)
+{
+    qr_sim_result_t result;
+    if (!traced) {
+        qr_sim_plan_draw(plan, plan->seed, o->profile, o->nodes); /* it may have been made smaller */
+        (void)qr_sim_plan_run(plan, &result, trace, trace);
+    }
+    bool failed = ferror(trace) != 0;
+    if (!fclose(trace) && !failed) return true;
+    fprintf(stderr, "quire: simulate: '%s' was not written to its end\n", o->trace);
+    return false;
+}
+
 int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
 {
     options_t o;
@@ -839,9 +858,15 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     qr_sim_answers_t a = {0};
     qr_sim_catalog_counts_t c = {0};
     qr_sim_store_counts_t t = {0};
+    char running[QR_STOP_BYTES];
+    qr_stop_watch();
     if (!o.json)
         printf("seeds %llu-%llu, profile %s\n", (unsigned long long)o.first, (unsigned long long)o.last, qr_sim_profile_name(o.profile));
-    for (uint64_t seed = o.first; seed <= o.last; seed++, seeds++) {
+    for (uint64_t seed = o.first; seed <= o.last && !qr_stop_asked(); seed++) {
+        seeds++;
+        (void)snprintf(running, sizeof running, "quire: simulate: ended in seed %llu\n", (unsigned long long)seed);
+        qr_stop_last_words(running);
+        (void)fflush(stdout); /* what was said stays, whatever happens to this process */
         qr_sim_plan_draw(&plan, seed, o.profile, o.nodes);
         bool fine = qr_sim_plan_run(&plan, &result, seed == o.last ? trace : NULL, seed == o.last ? trace : NULL);
         messages += result.counts.messages;
@@ -858,7 +883,6 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
         report(&o, &plan, &result);
         if (o.shrink || o.first_only || o.last == UINT64_MAX - 1) break;
     }
-    if (trace && fclose(trace)) fprintf(stderr, "quire: simulate: '%s' was not written to its end\n", o.trace);
     double s = (double)qr_max_u64(1, clock_us() - begin) / 1e6;
     unsigned long long n[] = {seeds,    findings, a.submitted, a.finished, a.cancelled, a.refused,
                               a.failed, a.tokens, messages,    kills,      units,       hash};
@@ -882,5 +906,6 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     if (!o.json) print_store(&t, preemptions);
     for (uint32_t i = 0; !o.json && i < QR_COUNT(a.reasons); i++)
         if (a.reasons[i]) printf("  %s %llu\n", qr_error_name((int)i), (unsigned long long)a.reasons[i]);
+    if (trace && !trace_end(trace, &o, &plan, !seeds || plan.seed == o.last)) return findings ? 1 : 2;
     return findings ? 1 : 0;
 }
