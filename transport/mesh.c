@@ -324,7 +324,9 @@ static int threads_start(qr_mesh_t *mesh, qr_text_t *error)
         while (sem_wait(&mesh->opened) != 0) continue;
         if (thread->code == 0) continue;
         qr_text_put(error, name + 3);
-        qr_text_put(error, thread->kind == THREAD_UPLINK   ? ": cannot listen or connect (is the address in use?)"
+        qr_text_put(error, thread->kind == THREAD_UPLINK ? ": cannot listen or connect (is the address in use?)"
+                           : thread->kind == THREAD_RECORD && thread->code == -QR_E_IN_USE
+                               ? ": another process of this node records into that folder; name another one with --record"
                            : thread->kind == THREAD_RECORD ? ": cannot write to the folder of records"
                                                            : ": cannot open its sockets");
         return thread->code;

@@ -18,6 +18,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -311,8 +312,9 @@ typedef struct writer {
 
 int qr_record_folder(const char *folder)
 {
-    if (mkdir(folder, 0700) == 0 || errno == EEXIST) return 0;
-    return -QR_E_IO;
+    struct stat there;
+    if (mkdir(folder, 0700) == 0) return 0;
+    return errno == EEXIST && stat(folder, &there) == 0 && S_ISDIR(there.st_mode) ? 0 : -QR_E_IO;
 }
 
 static int by_age(const void *a, const void *b)
@@ -331,17 +333,29 @@ static bool is_ours(const writer_t *writer, const char *name, uint32_t *ret_numb
     return memchr(role, '-', (size_t)(number - 1 - role)) == NULL;
 }
 
-/* Finds the next free number, so that an earlier run's segments stay readable beside ours until the bound takes them. */
-static void scan(writer_t *writer)
+/* Whether another recorder writes this segment (C4). A file system without locks says no. */
+static bool is_written(const writer_t *writer, const char *name)
 {
+    int file = openat(writer->folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) return false;
+    bool written = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    (void)close(file);
+    return written;
+}
+
+/* Finds the next free number, so that an earlier run's segments stay readable beside ours until the bound takes them. -QR_E_IN_USE. */
+static int scan(writer_t *writer)
+{
+    int code = 0;
     DIR *folder = opendir(writer->config->folder);
-    if (!folder) return;
+    if (!folder) return -QR_E_IO;
     for (struct dirent *entry; (entry = readdir(folder));) {
         struct stat stat;
         uint32_t number;
         if (!is_ours(writer, entry->d_name, &number) || writer->kept_count == FILES_MAX ||
             fstatat(writer->folder, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
+        if (is_written(writer, entry->d_name)) code = -QR_E_IN_USE;
         kept_file_t *kept = &writer->kept[writer->kept_count++];
         memcpy(kept->name, entry->d_name, strlen(entry->d_name) + 1);
         kept->bytes = (uint64_t)stat.st_size;
@@ -350,6 +364,7 @@ static void scan(writer_t *writer)
     }
     (void)closedir(folder);
     qsort(writer->kept, writer->kept_count, sizeof *writer->kept, by_age);
+    return code;
 }
 
 static open_segment_t *segment_find(writer_t *writer, uint64_t address)
@@ -414,10 +429,12 @@ static void segment_open(writer_t *writer, uint64_t address)
     kept->bytes = 0;
     segment->file = openat(writer->folder, kept->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     segment->index = writer->kept_count;
-    if (segment->file >= 0)
+    if (segment->file >= 0) {
+        (void)flock(segment->file, LOCK_EX | LOCK_NB);
         writer->kept_count++;
-    else
+    } else {
         give_up(writer, "make");
+    }
 }
 
 static void segment_write(writer_t *writer, uint64_t address, const uint8_t *bytes, size_t count)
@@ -479,18 +496,19 @@ void qr_record_run(const qr_record_config_t *config, void (*opened)(void *contex
 {
     writer_t *writer = calloc(1, sizeof *writer);
     int code = writer ? qr_port_open(&writer->port, config->directory, config->port) : -QR_E_MEMORY;
+    if (writer) writer->folder = -1;
     if (code == 0) {
         writer->config = config;
         writer->folder = open(config->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         code = writer->folder >= 0 ? 0 : -QR_E_IO;
     }
-    if (code == 0) scan(writer);
+    if (code == 0) code = scan(writer);
     opened(context, code);
     if (code == 0) serve(writer);
     if (!writer) return;
     for (uint32_t i = 0; i < writer->open_count; i++)
         if (writer->open[i].file >= 0) (void)close(writer->open[i].file);
-    if (code == 0) (void)close(writer->folder);
+    if (writer->folder >= 0) (void)close(writer->folder);
     qr_port_close(&writer->port);
     free(writer);
 }

@@ -7,7 +7,8 @@
  *     (with snapshots) once there is room again: a segment never has a hole.
  * C2. All segments of a node hold at most record_bytes; the oldest are deleted first, never the one being written.
  * C3. What a replay acts on is covered by checks: the head up to the first entry, each entry's head, each message. They find damage,
- *     not malice. */
+ *     not malice.
+ * C4. One recorder at a time writes a node's segments in a folder: whoever finds one of them locked by its writer does not begin. */
 #ifndef QR_RECORD_H
 #define QR_RECORD_H
 
@@ -117,7 +118,7 @@ typedef struct qr_record_config {
 } qr_record_config_t;
 /* Makes the folder if missing. 0 or -QR_E_IO. */
 int qr_record_folder(const char *folder);
-/* Body of the thread: writes until the close frame. */
+/* Body of the thread: writes until the close frame. Tells `opened` 0, -QR_E_MEMORY, -QR_E_IO or -QR_E_IN_USE (C4), then it ends. */
 void qr_record_run(const qr_record_config_t *config, void (*opened)(void *context, int code), void *context);
 
 /* 64-bit hash of a run of emitted bytes; `hash` chains (start with 0). Not cryptographic. */

@@ -5,7 +5,10 @@
 #include "base/mutant.h"
 #include "transport/pair.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
@@ -71,9 +74,19 @@ static int read_head(qr_segment_t *segment, bool with_state)
     return segment->at < 0 ? -QR_E_IO : 0;
 }
 
+/* A file of that name and nothing else: who opens a pipe would wait for its writer. */
+static FILE *open_file(const char *path)
+{
+    struct stat stat;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    FILE *file = descriptor >= 0 && !fstat(descriptor, &stat) && S_ISREG(stat.st_mode) ? fdopen(descriptor, "rb") : NULL;
+    if (!file && descriptor >= 0) (void)close(descriptor);
+    return file;
+}
+
 int qr_segment_open(const char *path, bool with_state, qr_segment_t *ret_segment)
 {
-    qr_segment_t segment = {.file = fopen(path, "rbe")};
+    qr_segment_t segment = {.file = open_file(path)};
     if (!segment.file) return -QR_E_IO;
     segment.message = malloc(QR_MESSAGE_BYTES_MAX);
     int code = segment.message ? read_head(&segment, with_state) : -QR_E_MEMORY;

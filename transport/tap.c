@@ -91,8 +91,8 @@ static bool open_after(tap_t *tap, stream_t *stream, const char *after)
         (void)snprintf(path, sizeof path, "%s/%s", tap->folder, tap->files[f]);
         int code = qr_segment_open(path, false, &segment);
         if (code == -QR_E_TRUNCATED && tap->follow) return false;
-        if (code) {
-            tap->unreadable++;
+        if (code) { /* one that has just begun has no head yet, one that has just been deleted is none */
+            tap->unreadable += code != -QR_E_TRUNCATED && access(path, F_OK) == 0;
             continue;
         }
         if (stream->open) qr_segment_close(&stream->segment);
@@ -356,6 +356,12 @@ int qr_tap_main(int count, char **words)
         show_all(tap);
     }
     if (status == 0 && tap->summary) show_summary(tap);
+    if (status == 0 && tap->unreadable) {
+        (void)fflush(stdout);
+        fprintf(stderr, "quire tap: %" PRIu64 " segments or messages in %s cannot be read; quire replay names the damaged ones\n",
+                tap->unreadable, tap->folder);
+        status = 1;
+    }
     for (uint32_t s = 0; tap && s < tap->stream_count; s++)
         if (tap->streams[s].open) qr_segment_close(&tap->streams[s].segment);
     free(arena);

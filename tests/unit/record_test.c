@@ -11,8 +11,10 @@
 #include "transport/tap.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -508,6 +510,50 @@ static void test_stays_within_its_bound(void **state)
     forget();
 }
 
+/* C4: two recorders would take each other's numbers and delete each other's segments. */
+static void test_a_folder_has_one_recorder(void **state)
+{
+    (void)state;
+    char words[256], path[256];
+    qr_text_t error;
+    static qr_topology_t topology;
+    qr_text_init(&error, words, sizeof words);
+    (void)snprintf(folder, sizeof folder, "/tmp/qr-record-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    make_strangers();
+    (void)snprintf(path, sizeof path, "%s/%s", folder, strangers[0]);
+    int other = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(flock(other, LOCK_EX | LOCK_NB), 0);
+    given = toy_given();
+    (void)snprintf(given->params.record, sizeof given->params.record, "%s", folder);
+    given->params.record_bytes = 200000;
+    if (qr_topology_parse("t", zpl, strlen(zpl), &topology, &error) != 0) fail_msg("%s", words);
+    qr_mesh_config_t config = {.topology = &topology, .classes = toys, .class_count = 3, .given = given, .log_level = QR_LEVEL_WARN};
+    qr_mesh_t *mesh = NULL;
+    assert_int_equal(qr_mesh_new(&config, &mesh, &error), -QR_E_IN_USE);
+    assert_non_null(strstr(words, "--record"));
+    assert_int_equal(access(path, F_OK), 0);
+    (void)close(other);
+    assert_int_equal(qr_record_folder(folder), 0);
+    assert_int_equal(qr_record_folder(path), -QR_E_IO); /* a file is no folder */
+    forget();
+}
+
+/* What is no file is not waited for, and who shows what can be read says that there is more. */
+static void test_a_pipe_is_no_segment(void **state)
+{
+    (void)state;
+    record(50, 1 << 20);
+    char path[256], *words[] = {folder, (char *)"--summary"};
+    (void)snprintf(path, sizeof path, "%s/n-1-scheduler.0.0-00000099", folder);
+    assert_int_equal(qr_tap_main(2, words), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    qr_segment_t segment;
+    assert_int_equal(qr_segment_open(path, true, &segment), -QR_E_IO);
+    assert_int_equal(qr_tap_main(2, words), 1);
+    forget();
+}
+
 static void test_truncated_and_hostile_files(void **state)
 {
     (void)state;
@@ -618,6 +664,8 @@ int main(void)
         cmocka_unit_test(test_replays_byte_for_byte),
         cmocka_unit_test(test_replay_sees_a_difference),
         cmocka_unit_test(test_stays_within_its_bound),
+        cmocka_unit_test(test_a_folder_has_one_recorder),
+        cmocka_unit_test(test_a_pipe_is_no_segment),
         cmocka_unit_test(test_truncated_and_hostile_files),
         cmocka_unit_test(test_tap_prints_by_the_schema),
         cmocka_unit_test(test_state_as_runs),
