@@ -167,20 +167,41 @@ def generate(link, worker, prompt, max_tokens, on_tokens, temperature=0.0, seed=
     raise SystemExit(f"peer: no end within {timeout_s} s")
 
 
+def u32(word):
+    if not word.strip().isdecimal() or int(word) >= 1 << 32:
+        raise argparse.ArgumentTypeError(f"'{word}' is no number from 0 to {(1 << 32) - 1}")
+    return int(word)
+
+
+def u32s(words):
+    return [u32(word) for word in words.split(",")]
+
+
+def secret_of(path):
+    try:
+        with open(path, "rb") as f:
+            key = f.read().strip()
+        zmq.curve_public(key)
+        return key
+    except (OSError, ValueError, zmq.ZMQError) as error:
+        raise argparse.ArgumentTypeError(f"'{path}' has no CURVE secret key ({error}); make one with `quire keys`")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--endpoint", default="tcp://127.0.0.1:7711", help="where the other node listens (control)")
     parser.add_argument("--node", type=int, default=1, help="our id in its topology file")
     parser.add_argument("--peer", type=int, default=2, help="its id")
-    parser.add_argument("--tokens", required=True, help="prompt as token ids, 1,2,3")
-    parser.add_argument("--max-tokens", type=int, default=16)
-    parser.add_argument("--secret", help="file of our CURVE secret key")
+    parser.add_argument("--tokens", type=u32s, required=True, help="prompt as token ids, 1,2,3")
+    parser.add_argument("--max-tokens", type=u32, default=16)
+    parser.add_argument("--secret", type=secret_of, help="file of our CURVE secret key")
     parser.add_argument("--server-key", help="CURVE public key of the other node")
     parser.add_argument("--chatty", action="store_true", help="show every message on stderr")
     words = parser.parse_args()
-    secret = open(words.secret, "rb").read().strip() if words.secret else None
+    if words.secret and len(words.server_key or "") != 40:
+        parser.error("--secret needs --server-key, the 40 characters behind `public` of the other node in the topology file")
     document = Document()
-    link = Link(document, words.endpoint, words.node, words.peer, secret, (words.server_key or "").encode(), words.chatty)
+    link = Link(document, words.endpoint, words.node, words.peer, words.secret, (words.server_key or "").encode(), words.chatty)
     link.open()
     worker = document.address(words.peer, 0, "worker")
     link.say("probe", document.address(words.node, 0, "router"), worker, probe_id=7)  # walks to the device and back
@@ -189,7 +210,7 @@ def main():
         if time.monotonic() >= end:
             sys.exit(f"peer: node {words.peer} did not answer a probe within {PROBE_S} s; is its device ready?")
     show = lambda tokens: print(*tokens, sep="\n", end="\n" if tokens else "", flush=True)  # noqa: E731
-    _, finish = generate(link, worker, [int(t) for t in words.tokens.split(",")], words.max_tokens, show)
+    _, finish = generate(link, worker, words.tokens, words.max_tokens, show)
     print(f"finish {finish}")
 
 

@@ -126,6 +126,13 @@ class PythonPeer(unittest.TestCase):
     def test_S5_answers_over_curve_are_the_servers_own(self):
         self.conversation(True)
 
+    def test_what_is_no_number_or_key_is_said_and_not_sent(self):
+        for words, says in ((["--tokens", ""], "no number"), (["--tokens", "1,x"], "no number"), (["--tokens=-1"], "no number"),
+                            (["--tokens", str(1 << 32)], "no number"), (["--tokens", "1", "--max-tokens", str(1 << 32)], "no number"),
+                            (["--tokens", "1", "--secret", "/nonexistent"], "quire keys"), (["--tokens", "1", "--secret", __file__], "quire keys")):
+            done = subprocess.run([sys.executable, os.path.join(EXAMPLES, "peer.py"), *words], capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, says in done.stderr, "Traceback" in done.stderr), (2, True, False), (words, done.stderr))
+
     def test_document_yields_a_codec(self):
         document = peer.Document()
         frame = document.encode("tokens_taken", 1, 2, 3, 4, request_ids=[7, 1 << 63], attempts=[1, 2], indexes=[0, 5])
