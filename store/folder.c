@@ -171,7 +171,8 @@ int qr_store_epoch_next(const qr_store_folder_t *folder, uint64_t *ret_epoch, bo
     bool damaged;
     int status = epoch_read(folder->fd, &epoch, &damaged);
     if (status) return complain(status, folder->path, "the epoch file cannot be read", errno, message, message_bytes);
-    epoch = damaged ? (uint64_t)time(NULL) << 20 : epoch + 1;
+    uint64_t now = (uint64_t)time(NULL) << 20;
+    epoch = damaged || (now > epoch && !QR_MUTANT(568)) ? now : epoch + 1;
     if (epoch_write(folder->fd, epoch) != 0) {
         int number = errno;
         (void)unlinkat(folder->fd, "epoch.new", 0);

@@ -8,7 +8,8 @@
  *
  * SF1. Folders are 0700 and files 0600, of the user who runs the program; a folder that others may enter is closed to them or refused.
  * SF2. An epoch is on the disk (fsync of the file, rename, fsync of the folder) before anybody hears of it, so none is given out twice.
- *      A damaged epoch file gives seconds << 20 of the wall clock, above every counter, and says so. */
+ *      It is seconds << 20 of the wall clock, or one more than the last one where that is not less: a node that begins a new store, or
+ *      had none for a while, is not taken for an earlier life of itself. A damaged epoch file gives the clock's, and says so. */
 #ifndef QR_STORE_FOLDER_H
 #define QR_STORE_FOLDER_H
 
@@ -28,7 +29,7 @@ int qr_store_folder_open(const char *path, qr_store_folder_t *ret_folder, char *
 /* Unlocks and closes; accepts a zeroed folder whose open failed. */
 void qr_store_folder_close(qr_store_folder_t *folder);
 
-/* The next epoch, from 1 on, durable. *ret_recovered: the file was damaged (SF2). -QR_E_NO_SPACE, -QR_E_IO with one line of message. */
+/* The next epoch, above all that were given out, durable. *ret_recovered: the file was damaged (SF2). -QR_E_NO_SPACE, -QR_E_IO with one line of message. */
 int qr_store_epoch_next(const qr_store_folder_t *folder, uint64_t *ret_epoch, bool *ret_recovered, char *message, size_t message_bytes);
 
 /* Makes folder/name (0700) if it is missing, its entry durable, and opens it into *ret_fd. */

@@ -16,7 +16,7 @@ import time
 import unittest
 
 from quire_program import BUILD, MODEL, Server, run
-from test_mesh import stream
+from test_mesh import TwoProcesses, stream
 from test_replay import replay
 from test_tenants import make
 
@@ -606,6 +606,16 @@ class Apart(unittest.TestCase):
             self.assertEqual(first.stop(), 0)
 
 
+    def test_generate_and_bench_leave_no_store(self):
+        with tempfile.TemporaryDirectory() as state:
+            there = dict(os.environ, XDG_STATE_HOME=state)
+            quire = os.path.join(BUILD, "quire")
+            for words in (["generate", "--prompt", "x" * 200, "--max-tokens", "4"], ["bench", "--repeats", "1", "--decode", "4", "--long", "16", "--streams", "1"]):
+                done = subprocess.run([quire, words[0], "--model", TINY, *words[1:]], capture_output=True, text=True, timeout=120, env=there)
+                self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(os.listdir(state), [])
+
+
 class Settings(unittest.TestCase):
     """S9: what a store holds does not depend on how it was computed or where its rows lay."""
 
@@ -630,6 +640,31 @@ class Settings(unittest.TestCase):
                     rows_durable(server, CHUNK * 7)
                 with other.serve(*SMALL, "--page-tokens", 8) as server:
                     self.assertEqual(said(server.complete(**ask)), (wanted, CHUNK * 7))
+
+
+class TwoNodes(unittest.TestCase):
+    """The device's process has the store; the edge's one shows its numbers."""
+
+    def test_a_device_that_was_killed_restores(self):
+        ask = greedy(ids(CHUNK * 5 + 5, 6000))
+        wanted = cold([ask], *SMALL)[0]
+        with Store() as store:
+            mesh = TwoProcesses()
+            mesh.model, mesh.options, mesh.device_options = TINY, SMALL, ["--store", store.path]
+            with mesh:
+                self.assertEqual(said(mesh.edge.complete(**ask)), (wanted, 0))
+                rows_durable(mesh.edge, CHUNK * 5)
+                for _ in range(3 if FULL else 1):
+                    mesh.device.process.kill()
+                    mesh.device.process.wait(30)
+                    wait_for(lambda: mesh.edge.get("/readyz")[0] == 503)
+                    mesh.start_device()
+                    mesh.edge.wait_ready(60)
+                    self.assertEqual(said(mesh.edge.complete(**ask)), (wanted, CHUNK * 5))
+                self.assertEqual(mesh.edge.metrics()["quire_store_files"], 5)
+                self.assertEqual(mesh.edge.stop(), 0)
+                self.assertEqual(mesh.device.stop(), 0)
+            self.assertEqual(store.verify().returncode, 0)
 
 
 PURE = ["gateway", "router", "worker", "scheduler", "page_manager", "heartbeat", "restore_streamer", "checkpoint_writer", "catalog_writer", "catalog_replica"]

@@ -50,6 +50,9 @@ class TwoProcesses:
     """edge and device0 of examples/deploy/edge-device.conf with fresh keys and ports."""
 
     names = ["device0"]
+    model = MODEL
+    options = []  # of every node
+    device_options = []
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -67,7 +70,7 @@ class TwoProcesses:
         self.devices = {}
         for name in self.names:
             self.start_device(name)
-        self.edge = Server("--topology", self.topology, "--node", "edge", command=("node",))
+        self.edge = Server("--topology", self.topology, "--node", "edge", *self.options, command=("node",), model=self.model)
         return self
 
     def more(self, text):
@@ -78,7 +81,10 @@ class TwoProcesses:
         return self.devices["device0"]
 
     def start_device(self, name="device0"):
-        self.devices[name] = Server("--topology", self.topology, "--node", name, command=("node",), wait=False)
+        options = [*self.options, *self.device_options]
+        if name in self.devices:
+            self.devices[name].__exit__(None, None, None)
+        self.devices[name] = Server("--topology", self.topology, "--node", name, *options, command=("node",), wait=False, model=self.model)
 
     def __exit__(self, *why):
         for server in (self.edge, *self.devices.values()):
