@@ -234,6 +234,13 @@ static int boot_staging(boot_t *boot)
     boot->given.activity = &boot->activity;
     return 0;
 }
+/* Rows of requests that make room are kept where transfer runs and the cpu reaches the pages. */
+static void boot_spill(boot_t *boot)
+{
+    qr_params_t *p = &boot->given.params;
+    if (!p->over_commit || !boot->given.decoder || !qr_decoder_member_rows(boot->given.decoder, 0, 0) || !node_has(boot, QR_ROLE_transfer)) p->spill_bytes = 0;
+    if (p->spill_bytes) boot->given.activity = &boot->activity;
+}
 static void boot_done(boot_t *boot)
 {
     qr_tokenizer_destroy(&boot->given.tokenizer);
@@ -247,20 +254,26 @@ static void boot_done(boot_t *boot)
     boot->topology = NULL;
 }
 
-/* The built-in topology leaves the last CHUNK_CLASSES out when nothing of this node's pages can be durable, and the CATALOG_CLASSES before
- * them when there is no store. */
-enum { CATALOG_CLASSES = 3, CHUNK_CLASSES = 4 };
+/* The built-in topology leaves out who would have nothing to do: the CATALOG_CLASSES without a store, the CHUNK_CLASSES behind them when
+ * nothing of this node's pages can be durable, transfer, the last, unless it also keeps rows of requests that make room. */
+enum { CATALOG_CLASSES = 3, CHUNK_CLASSES = 3 };
 static const qr_actor_class_t *const serve_classes[] = {&qr_http_class,         &qr_text_class,     &qr_gateway_class,   &qr_router_class, &qr_worker_class,         &qr_scheduler_class,
                                                         &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class, &qr_facts_class,  &qr_catalog_writer_class, &qr_catalog_replica_class,
-                                                        &qr_storage_class, &qr_transfer_class, &qr_restore_streamer_class, &qr_checkpoint_writer_class};
+                                                        &qr_storage_class, &qr_restore_streamer_class, &qr_checkpoint_writer_class, &qr_transfer_class};
 static const qr_actor_class_t *const prompt_classes[] = {&qr_prompt_class,   &qr_text_class,         &qr_gateway_class,  &qr_router_class,   &qr_worker_class,
                                                          &qr_scheduler_class, &qr_page_manager_class, &qr_executor_class, &qr_heartbeat_class};
 
-static uint32_t class_count(const boot_t *boot, bool prompt)
+/* Fills ret_classes, which has room for all; returns how many. */
+static uint32_t classes_choose(const boot_t *boot, bool prompt, const qr_actor_class_t **ret_classes)
 {
-    if (prompt) return QR_COUNT(prompt_classes);
-    if (boot->topology) return QR_COUNT(serve_classes);
-    return (uint32_t)(QR_COUNT(serve_classes) - (boot->given.staging ? 0 : CHUNK_CLASSES) - (boot->given.store ? 0 : CATALOG_CLASSES));
+    const qr_actor_class_t *const *all = prompt ? prompt_classes : serve_classes;
+    uint32_t count = prompt ? QR_COUNT(prompt_classes) : QR_COUNT(serve_classes), chosen = 0;
+    const uint32_t transfer = QR_COUNT(serve_classes) - 1, chunks = transfer - CHUNK_CLASSES, catalog = chunks - CATALOG_CLASSES;
+    for (uint32_t i = 0; i < count; i++) {
+        bool durable = boot->given.staging != NULL, wanted = i < catalog || (i < chunks ? boot->given.store != NULL : durable);
+        if (prompt || boot->topology || wanted || (i == transfer && boot->given.params.spill_bytes)) ret_classes[chosen++] = all[i];
+    }
+    return chosen;
 }
 
 /* Boots every actor of this node, waits for the end and stops them. `prompt`: generate and bench instead of http. */
@@ -269,10 +282,13 @@ static int mesh_run(boot_t *boot, bool prompt, uint32_t log_level, const char *r
     char buffer[1024];
     qr_text_t error;
     qr_text_init(&error, buffer, sizeof buffer);
+    const qr_actor_class_t *classes[QR_COUNT(serve_classes) + QR_COUNT(prompt_classes)];
+    if (prompt) boot->given.params.spill_bytes = 0;
+    uint32_t class_count = classes_choose(boot, prompt, classes);
     qr_mesh_config_t config = {.topology = boot->topology,
                                .node = boot->node,
-                               .classes = prompt ? prompt_classes : serve_classes,
-                               .class_count = class_count(boot, prompt),
+                               .classes = classes,
+                               .class_count = class_count,
                                .epoch = boot->epoch,
                                .given = &boot->given,
                                .signals = true,
@@ -357,6 +373,7 @@ static int serve_as(const char *name, uint32_t audience, int count, char **word)
     if (!status) status = boot_model(&boot);
     if (!status) status = boot_staging(&boot);
     if (!status) {
+        boot_spill(&boot);
         static char settings[8192], ready[1024];
         qr_text_t text;
         qr_text_init(&text, settings, sizeof settings);

@@ -3,6 +3,7 @@
  *
  *   scheduler -- pages_reserve -->  me        -- pages_granted | pages_wait | pages_refused --> scheduler
  *   scheduler -- pages_more -->     me        -- pages_added --> scheduler      (over-commit: the next tranche of a route)
+ *   scheduler -- route_pages --> me           -- route_pages_named --> scheduler   (where the rows of a route lie, before it is released)
  *   scheduler -- rows_committed --> me        -- window_pages (new pages of windowed groups) --> scheduler
  *   scheduler -- pages_load, load_ended --> me -- pages_loading, load_closed --> scheduler
  *   scheduler -- route_release --> me         -- route_released --> scheduler
@@ -1032,6 +1033,23 @@ static uint32_t load_refusal(const page_manager_t *s, const route_t *route, cons
         if (ask->end_rows > route->windows[g].end * s->page_tokens) return QR_E_LIMIT; /* I10 */
     return s->loads_open >= QR_FENCES_MAX ? QR_E_BUSY : 0;
 }
+/* Reads only: the pages are the route's as long as it is open. */
+static void on_route_pages(const call_t *call)
+{
+    const page_manager_t *s = call->self;
+    const qr_route_pages_t *ask = &call->message->body.route_pages;
+    const route_t *route = route_find(s, ask->route);
+    qr_route_pages_named_t body = {.route = ask->route, .reason = route ? 0 : QR_E_UNKNOWN};
+    uint32_t count = 0;
+    if (!body.reason && ask->rows > route->rows && !QR_MUTANT(714)) body.reason = QR_E_INVALID;
+    for (uint32_t g = 0; !body.reason && g < s->group_count; g++)
+        if (pool_at(s, g)->window) body.reason = QR_E_UNSUPPORTED;
+    for (uint32_t g = 0; !body.reason && g < s->group_count; g++)
+        for (uint32_t j = 0; j < blocks_for(s, ask->rows); j++)
+            scratch_handles(s)[count++] = qr_page_handle(table(s), g, page_of(s, route, g, j));
+    body.pages = (qr_u64s_t){scratch_handles(s), count};
+    qr_send(call->outbox, call->message->from, route_pages_named, &body);
+}
 static void on_pages_load(const call_t *call)
 {
     page_manager_t *s = call->self;
@@ -1383,6 +1401,7 @@ static void handle(void *self, const qr_given_t *given, const qr_message_t *mess
     case QR_MESSAGE_pages_reserve: on_pages_reserve(&call); break;
     case QR_MESSAGE_pages_more: on_pages_more(&call); break;
     case QR_MESSAGE_route_release: on_route_release(&call); break;
+    case QR_MESSAGE_route_pages: on_route_pages(&call); break;
     case QR_MESSAGE_pages_load: on_pages_load(&call); break;
     case QR_MESSAGE_load_ended: on_load_ended(&call); break;
     case QR_MESSAGE_fenced: on_fenced(&call); break;

@@ -6,6 +6,7 @@
  *   scheduler    -- rows_committed -->  page_manager,   -- step_tokens -->  worker       one of each per step
  *   scheduler    -- lane_close -->  executor,           -- route_release -->  page_manager
  *   scheduler    -- lookup -->  catalog_replica  -- matches -->        on a node with a store: what of a prompt is durable here
+ *   scheduler    -- route_pages -->  page_manager,  -- page_spill, page_unspill, spill_drop -->  transfer      rows of preempted requests
  *   scheduler    -- pages_load, load_ended -->  page_manager,  -- restore -->  restore_streamer  -- restored -->
  *
  * I1. The queue holds exactly the requests without a route, sorted by order; no two orders are equal.
@@ -26,7 +27,11 @@
  * I12. Over-commit: a lane has pages for `room` rows and asks for the next tranche two pages ahead. A lane that gets none is short: it
  * waits, no later request is admitted, and at most one later lane at a time makes room: its rows in flight become void, its request goes
  *     back to the queue with the tokens it has, under the same order. Never the first of the order; a resumed one not before it has
- *     produced preempt_quantum tokens, unless it is short itself. */
+ *     produced preempt_quantum tokens, unless it is short itself. It is asked for again only when a request has ended since, or nothing
+ * else has a lane: its pages were needed, and only an end gives pages back for good. I13. Spills: before a preempted lane is closed, and
+ * when no batch in flight names it, its rows are copied into transfer's memory under a key of their own (at most one copy at a time, since
+ * at most one lane makes room). They count from page_spilled on; the next grant loads what of them does not stand, like a restore, and
+ * gives them up. Without room, or when a move fails, they are computed again. */
 #include "actors/scheduler.h"
 
 #include "actors/cost.h"
@@ -54,7 +59,8 @@ enum lane_state { LANE_FREE, LANE_RESERVED, LANE_OPENING, LANE_RUNNING, LANE_END
 enum { AWAIT_OPENED = 1, AWAIT_CLOSED = 2, AWAIT_RELEASED = 4 };
 enum { MORE_NONE, MORE_ASKED, MORE_SHORT };
 enum { COPIES_NONE, COPIES_TO_SEND, COPIES_IN_FLIGHT };
-enum { LOAD_NONE, LOAD_ASKED, LOAD_RUNNING, LOAD_CLOSING }; /* pages_load, restore, load_ended is open */
+enum { LOAD_NONE, LOAD_ASKED, LOAD_RUNNING, LOAD_CLOSING }; /* pages_load, restore or page_unspill, load_ended is open */
+enum { SPILL_NONE, SPILL_DUE, SPILL_ASKED, SPILL_RUNNING }; /* not yet, route_pages, page_spill is open */
 
 typedef struct request {
     uint64_t request_id, order, seed;
@@ -63,6 +69,8 @@ typedef struct request {
     uint64_t releases_seen, retry_us;  /* SHORT: ask again when a release came since, or then */
     uint64_t producer, wait_until_us;  /* WAITING */
     uint64_t lookup_id, look_until_us; /* 0 = no lookup is waited for (I11) */
+    uint64_t spill_id;                 /* I13: key of its rows, 0 without any; also while they are being copied */
+    uint64_t ends_seen;                /* preempted: requests with a lane that had ended then */
     qr_hash_t scope;
     uint32_t attempt, state, token_count, generated_from;
     uint32_t draws_max;                 /* tokens still to draw */
@@ -75,12 +83,15 @@ typedef struct request {
     uint32_t token_room;
     uint32_t wait_boundary, waits, wait_over;
     uint32_t temperature_bits, top_p_bits, min_p_bits, top_k, logprobs, ignore_eos;
-    uint32_t lane;          /* NONE without one */
-    uint32_t before, after; /* storage order; free list through `after` */
-    uint32_t durable_rows;  /* rows that durable chunks of this node hold, a chunk's end */
+    uint32_t lane;              /* NONE without one */
+    uint32_t before, after;     /* storage order; free list through `after` */
+    uint32_t durable_rows;      /* rows that durable chunks of this node hold, a chunk's end */
+    uint32_t spilled_rows;      /* I13: rows kept under spill_id, 0 until they are */
+    uint32_t preempted, unused; /* 1: it made room and has not been placed since */
 } request_t;
 
 typedef struct lane {
+    uint64_t spill_id;     /* I13: of the rows that are spilled or that it loads */
     uint64_t route, order; /* order: its request's, or that of the earliest request that waits for its rows */
     uint32_t generation, state, request, awaiting;
     uint32_t prompt, rows_total; /* known tokens at grant; I6 */
@@ -89,6 +100,8 @@ typedef struct lane {
     uint32_t in_flight, voids, failures, keep;
     uint32_t copy_state, copy_count;
     uint32_t load, load_start, load_end; /* I10; rows [load_start, load_end) */
+    uint32_t spill, spill_rows;          /* I13: SPILL_*; rows [0, spill_rows) */
+    uint32_t unspills, reserved;         /* 1: what it loads was spilled */
     /* I12: rows it has pages for; MORE_*; 1: it makes room; 1: it got no pages when it last asked; rows it asked for */
     uint32_t room, more, preempted, starved, more_rows;
     uint32_t covered[QR_GROUPS_MAX]; /* rows the pages at hand have room for */
@@ -127,6 +140,7 @@ typedef struct scheduler {
     uint64_t lookups, lookups_late, restores, restores_failed, restored_tokens;
     uint32_t lookups_open, chains_max, chunk_tokens, row_bytes;
     uint64_t preemptions, recomputed_rows;
+    uint64_t transfer, spills_made, ends;
     uint32_t answer_tokens, preempting; /* learned median; lanes that make room (I12: at most 1) */
     uint32_t preempted, unused;         /* the request whose lane does */
     qr_calibration_t calibration;
@@ -283,6 +297,55 @@ static void windows_forget(scheduler_t *self, uint64_t lane)
     self->window_count = kept;
 }
 
+/* Over-commit needs every group to keep the whole prefix. */
+static bool over_commits(const call_t *call)
+{
+    for (uint32_t g = 0; g < call->self->group_count; g++)
+        if (call->self->windowed[g]) return false;
+    return call->given->params.over_commit != 0;
+}
+
+/* ---- rows of a request that makes room (I13) ---------------------------------------------------------------------------- */
+
+static void spill_drop(const call_t *call, uint64_t spill_id)
+{
+    qr_send(call->outbox, call->self->transfer, spill_drop, (&(qr_spill_drop_t){.key = spill_id}));
+}
+
+/* The spilled rows of a request are not wanted any more. */
+static void spill_forget(const call_t *call, request_t *r)
+{
+    if (r->spilled_rows && !QR_MUTANT(706)) spill_drop(call, r->spill_id);
+    r->spilled_rows = 0;
+    r->spill_id = 0;
+}
+
+/* The request whose rows a lane spills, NULL if it has ended meanwhile. */
+static request_t *spill_request(const scheduler_t *self, const lane_t *lane)
+{
+    request_t *r = request_of(self, self->preempted);
+    return r->state != REQUEST_FREE && r->spill_id == lane->spill_id ? r : NULL;
+}
+
+/* The rows of a lane that are its route's own: those of a copy count when its batch is committed. */
+static uint32_t rows_standing(const scheduler_t *self, const lane_t *lane)
+{
+    return lane->copy_state == COPIES_NONE || QR_MUTANT(716) ? lane->rows_done : lane->rows_done - lane->rows_done % self->page_tokens;
+}
+
+/* Whether a lane that ends has to wait for the copy of its rows; begins it when it is due. */
+static bool spill_waits(const call_t *call, lane_t *lane)
+{
+    if (lane->spill == SPILL_DUE) {
+        lane->spill_rows = rows_standing(call->self, lane);
+        lane->spill = SPILL_NONE;
+        if (lane->spill_rows == 0 || !spill_request(call->self, lane) || call->self->stop_by) return false;
+        lane->spill = SPILL_ASKED;
+        qr_send(call->outbox, call->self->page_manager, route_pages, (&(qr_route_pages_t){.route = lane->route, .rows = lane->spill_rows}));
+    }
+    return lane->spill != SPILL_NONE;
+}
+
 static void release_route(const call_t *call, lane_t *lane)
 {
     lane->awaiting |= AWAIT_RELEASED;
@@ -295,7 +358,10 @@ static void release_route(const call_t *call, lane_t *lane)
 /* Closes an ending lane as soon as no batch in flight names it (I5). */
 static void lane_try_close(const call_t *call, lane_t *lane)
 {
-    if (lane->state != LANE_ENDING || (lane->in_flight > 0 && !QR_MUTANT(154)) || (lane->load && !QR_MUTANT(482))) return;
+    if (lane->state != LANE_ENDING || (lane->in_flight > 0 && !QR_MUTANT(154) && !(QR_MUTANT(711) && lane->spill)) ||
+        (lane->load && !QR_MUTANT(482)))
+        return;
+    if (spill_waits(call, lane)) return;
     windows_forget(call->self, lane_handle(call->self, lane));
     lane->awaiting |= AWAIT_CLOSED;
     qr_send(call->outbox, call->self->executor, lane_close, (&(qr_lane_close_t){.lane = lane_handle(call->self, lane)}));
@@ -357,7 +423,7 @@ static void lane_end(const call_t *call, lane_t *lane)
     scheduler_t *self = call->self;
     lane_void(self, lane);
     lane->state = LANE_ENDING;
-    if (lane->load == LOAD_RUNNING)
+    if (lane->load == LOAD_RUNNING && !lane->unspills)
         qr_send(call->outbox, self->restore_streamer, restore_cancel, (&(qr_restore_cancel_t){.restore_id = lane_handle(self, lane)}));
     lane_try_close(call, lane);
 }
@@ -373,6 +439,8 @@ static void request_end(const call_t *call, request_t *r, uint32_t finish, uint3
     if (r->placements) self->uncomputed_tokens += r->generated_from - r->counted; /* I9 */
     if (lane && (finish == QR_FINISH_STOP || finish == QR_FINISH_LENGTH))
         learn_answer(self, r->token_count - r->generated_from + lane->draws);
+    spill_forget(call, r);
+    self->ends += lane && lane->state != LANE_RESERVED;
     tokens_forget(self, r);
     qr_assert(qr_map_remove(map_of(self), r->request_id));
     memset(r, 0, sizeof *r);
@@ -399,14 +467,6 @@ static bool wait_is_over(const call_t *call, request_t *r)
 
 static uint32_t request_rows_max(const request_t *r) { return r->token_count + r->draws_max - 1; }
 
-/* Over-commit needs every group to keep the whole prefix. */
-static bool over_commits(const call_t *call)
-{
-    for (uint32_t g = 0; g < call->self->group_count; g++)
-        if (call->self->windowed[g]) return false;
-    return call->given->params.over_commit != 0;
-}
-
 /* Rows that pages are asked for at first. */
 static uint32_t request_room(const call_t *call, const request_t *r)
 {
@@ -429,6 +489,12 @@ static lane_t *lane_take(scheduler_t *self)
         return lane;
     }
     return NULL;
+}
+
+/* Whether a request that made room has to wait on (I12). Lanes that make room will be none. */
+static bool stays_away(const scheduler_t *self, const request_t *r)
+{
+    return r->preempted && r->ends_seen == self->ends && self->lanes_used > self->preempting && !QR_MUTANT(715);
 }
 
 static void ask_pages(const call_t *call, request_t *r)
@@ -530,7 +596,8 @@ static void admit(const call_t *call)
     uint64_t short_order = first_short(self);
     for (uint32_t i = 0; i < self->queue_count; i++) {
         request_t *r = request_of(self, queue_of(self)[i]);
-        if (r->order > short_order) return; /* I12 */
+        if (r->order > short_order && !QR_MUTANT(700)) return; /* I12 */
+        if (stays_away(self, r)) return;
         if (r->state == REQUEST_WAITING && !wait_is_over(call, r)) continue;
         if (is_looking(call, r) || (self->preempting && self->preempted == queue_of(self)[i])) continue; /* its route is still open */
         if (r->state == REQUEST_SHORT && r->releases_seen == self->releases && call->now_us < r->retry_us) {
@@ -651,11 +718,19 @@ static bool load_pays(const scheduler_t *self, const request_t *r, const qr_page
     return qr_cost_restore_pays(&self->cost, &self->calibration, r->durable_rows - grant->boundary, self->row_bytes);
 }
 
+/* Whether spilled rows go beyond the granted ones. Memory is always faster than computing. */
+static bool unspill_pays(const scheduler_t *self, const request_t *r, const qr_pages_granted_t *grant)
+{
+    return r->spilled_rows > grant->boundary && rows_at_grant(self, grant) % self->page_tokens == 0;
+}
+
 static void load_start(const call_t *call, lane_t *lane, const request_t *r, const qr_pages_granted_t *grant)
 {
     lane->load = LOAD_ASKED;
     lane->load_start = rows_at_grant(call->self, grant);
-    lane->load_end = r->durable_rows;
+    lane->unspills = r->spilled_rows != 0;
+    lane->spill_id = r->spill_id;
+    lane->load_end = lane->unspills ? r->spilled_rows : r->durable_rows;
     qr_send(call->outbox, call->self->page_manager, pages_load,
             (&(qr_pages_load_t){.route = lane->route, .start_rows = lane->load_start, .end_rows = lane->load_end}));
 }
@@ -681,6 +756,74 @@ static void load_end(const call_t *call, lane_t *lane, uint32_t rows)
     qr_send(call->outbox, call->self->page_manager, load_ended, (&(qr_load_ended_t){.route = lane->route, .end_rows = rows, .quiet = 1}));
 }
 
+/* From now on the rows are transfer's to give up: with its answer. */
+static void unspill(const call_t *call, lane_t *lane, request_t *r, const qr_u64s_t *pages)
+{
+    qr_page_unspill_t ask = {.key = lane->spill_id, .start_rows = lane->load_start, .end_rows = lane->load_end, .pages = *pages};
+    r->spilled_rows = 0;
+    r->spill_id = 0;
+    lane->load = LOAD_RUNNING;
+    qr_send(call->outbox, call->self->transfer, page_unspill, &ask);
+}
+
+static lane_t *lane_find_spill(const scheduler_t *self, uint64_t spill_id)
+{
+    for (uint32_t i = 0; i < self->lanes_max; i++) {
+        lane_t *lane = lane_of(self, i);
+        if (lane->state >= LANE_OPENING && lane->spill_id == spill_id && (lane->spill == SPILL_RUNNING || lane->load == LOAD_RUNNING))
+            return lane;
+    }
+    return NULL;
+}
+
+static void on_page_unspilled(const call_t *call, const qr_page_unspilled_t *back)
+{
+    lane_t *lane = lane_find_spill(call->self, back->key);
+    if (lane == NULL || lane->load != LOAD_RUNNING || !lane->unspills) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_page_unspilled, back->key, back->reason);
+        return;
+    }
+    qr_assert(back->boundary >= lane->load_start && back->boundary <= lane->load_end);
+    if (back->reason && lane->request != NONE)
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_restore_stopped, request_of(call->self, lane->request)->request_id,
+                       back->reason, back->boundary, lane->load_end);
+    load_end(call, lane, QR_MUTANT(712) ? lane->load_end : back->boundary);
+}
+
+static void on_route_pages_named(const call_t *call, const qr_route_pages_named_t *named)
+{
+    lane_t *lane = lane_find_route(call->self, named->route);
+    if (lane == NULL || lane->spill != SPILL_ASKED) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_route_pages_named, named->route, named->reason);
+        return;
+    }
+    lane->spill = SPILL_NONE;
+    if (named->reason == 0 && spill_request(call->self, lane)) {
+        lane->spill = SPILL_RUNNING;
+        qr_send(call->outbox, call->self->transfer, page_spill,
+                (&(qr_page_spill_t){.key = lane->spill_id, .rows = lane->spill_rows, .pages = named->pages}));
+    }
+    lane_try_close(call, lane);
+}
+
+static void on_page_spilled(const call_t *call, const qr_page_spilled_t *spilled)
+{
+    lane_t *lane = lane_find_spill(call->self, spilled->key);
+    if (lane == NULL || lane->spill != SPILL_RUNNING) {
+        qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_page_spilled, spilled->key, spilled->reason);
+        return;
+    }
+    request_t *r = spill_request(call->self, lane);
+    if (r && (spilled->reason == 0 || QR_MUTANT(713)))
+        r->spilled_rows = lane->spill_rows;
+    else if (r)
+        r->spill_id = 0;
+    else if (spilled->reason == 0 && !QR_MUTANT(705))
+        spill_drop(call, spilled->key); /* it ended meanwhile */
+    lane->spill = SPILL_NONE;
+    lane_try_close(call, lane);
+}
+
 static void on_pages_loading(const call_t *call, const qr_pages_loading_t *loading)
 {
     scheduler_t *self = call->self;
@@ -689,9 +832,11 @@ static void on_pages_loading(const call_t *call, const qr_pages_loading_t *loadi
         qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, QR_MESSAGE_pages_loading, loading->route, 0);
         return;
     }
+    request_t *r = lane->request == NONE ? NULL : request_of(self, lane->request);
+    if (loading->reason && r) spill_forget(call, r);
     if (loading->reason) return load_over(call, lane);
-    if (lane->request == NONE) return load_end(call, lane, lane->load_start); /* it ended while we asked */
-    const request_t *r = request_of(self, lane->request);
+    if (r == NULL) return load_end(call, lane, lane->load_start); /* it ended while we asked */
+    if (lane->unspills) return unspill(call, lane, r, &loading->pages);
     qr_restore_t ask = {.restore_id = lane_handle(self, lane), .request_id = r->request_id, .root = r->scope};
     ask.tokens = (qr_u32s_t){tokens_of(self) + r->token_at, lane->load_end};
     ask.start_rows = lane->load_start;
@@ -741,7 +886,8 @@ static void on_load_closed(const call_t *call, const qr_load_closed_t *closed)
     }
     if (lane->request != NONE && closed->reason == 0 && closed->boundary > lane->rows_done) {
         request_t *r = request_of(self, lane->request);
-        self->restored_tokens += count_cached(self, r, closed->boundary);
+        uint32_t cached = count_cached(self, r, closed->boundary);
+        self->restored_tokens += lane->unspills ? 0 : cached;
         lane->rows_done = lane->rows_sent = closed->boundary;
         if (!QR_MUTANT(483)) lane->copy_state = COPIES_NONE; /* page_manager let its sources go: the verified rows are the copied ones */
     }
@@ -766,7 +912,10 @@ static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant
     r->state = REQUEST_PLACED;
     if (r->granted_us == 0) r->granted_us = call->now_us;
     uint32_t rows = r->token_count - grant->boundary;
-    bool fits = grant_fits(self, r, lane, grant), loads = fits && load_pays(self, r, grant);
+    bool fits = grant_fits(self, r, lane, grant), unspills = fits && unspill_pays(self, r, grant);
+    bool loads = unspills || (fits && load_pays(self, r, grant));
+    if (!unspills) spill_forget(call, r);
+    r->preempted = 0;
     if (!fits || (!loads && is_over(call, rows))) {
         r->lane = NONE;
         request_end(call, r, QR_FINISH_ERROR, fits ? QR_E_SWITCH_ROWS : QR_E_PROTOCOL);
@@ -818,8 +967,10 @@ static lane_t *victim_of(const scheduler_t *self, uint64_t order)
         lane_t *lane = lane_of(self, i);
         if ((lane->state != LANE_OPENING && lane->state != LANE_RUNNING) || lane->load || lane->more == MORE_ASKED) continue;
         const request_t *r = request_of(self, lane->request);
-        if (r->quantum && !lane->starved) continue;
-        if (lane->order > order && (victim == NULL || lane->order > victim->order)) victim = lane;
+        if (r->quantum && !lane->starved && !QR_MUTANT(701)) continue;
+        if ((lane->order > order || QR_MUTANT(702)) &&
+            (victim == NULL || (QR_MUTANT(702) ? lane->order < victim->order : lane->order > victim->order)))
+            victim = lane;
     }
     return victim;
 }
@@ -833,7 +984,7 @@ static void preempt_for(const call_t *call, uint64_t order)
     if (lane == NULL) return;
     request_t *r = request_of(self, lane->request);
     qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_preempted, r->request_id, lane->rows_done, lane->draws, r->placements);
-    r->token_count += lane->draws;
+    if (!QR_MUTANT(704)) r->token_count += lane->draws;
     r->draws_max -= lane->draws;
     r->quantum = (uint32_t)call->given->params.preempt_quantum;
     r->state = REQUEST_QUEUED;
@@ -841,7 +992,13 @@ static void preempt_for(const call_t *call, uint64_t order)
     r->waits = r->wait_over = r->durable_rows = 0;
     lane->request = NONE;
     self->preempted = request_index(self, r);
-    lane->preempted = 1;
+    r->preempted = lane->preempted = 1;
+    r->ends_seen = self->ends;
+    qr_assert(r->spilled_rows == 0);
+    if (call->given->params.spill_bytes) {
+        lane->spill = SPILL_DUE;
+        lane->spill_id = r->spill_id = ++self->spills_made;
+    }
     self->preempting++;
     self->preemptions++;
     queue_insert(self, r);
@@ -892,7 +1049,7 @@ static void on_pages_added(const call_t *call, const qr_pages_added_t *added)
     lane->starved = 0;
     uint64_t blocks = added->pages.count / self->group_count;
     qr_assert(added->pages.count == blocks * self->group_count);
-    for (uint64_t i = 0; i < added->pages.count; i++)
+    for (uint64_t i = 0; i < added->pages.count && !QR_MUTANT(703); i++)
         window_add(self, lane, (uint32_t)(i / blocks), added->first_block + (uint32_t)(i % blocks), added->pages.data[i]);
     lane->room = lane->more_rows;
     for (uint32_t g = 0; g < self->group_count; g++) lane->covered[g] = lane->room;
@@ -1541,6 +1698,7 @@ static void scheduler_init(void *block, const qr_given_t *given, uint64_t addres
     self->page_manager = qr_address_partner(address, QR_ROLE_page_manager);
     self->executor = qr_address_partner(address, QR_ROLE_executor);
     self->restore_streamer = qr_address_partner(address, QR_ROLE_restore_streamer);
+    self->transfer = qr_address_partner(address, QR_ROLE_transfer);
     self->chunk_tokens = given->layout.chunk_tokens;
     self->answer_tokens = (uint32_t)given->params.tranche_tokens;
     self->requests_max = (uint32_t)given->params.max_requests;
@@ -1600,6 +1758,10 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_window_pages: on_window_pages(&call, &message->body.window_pages); break;
     case QR_MESSAGE_matches: on_matches(&call, &message->body.matches); break;
     case QR_MESSAGE_pages_loading: on_pages_loading(&call, &message->body.pages_loading); break;
+    case QR_MESSAGE_route_pages_named: on_route_pages_named(&call, &message->body.route_pages_named); break;
+    case QR_MESSAGE_page_spilled: on_page_spilled(&call, &message->body.page_spilled); break;
+    case QR_MESSAGE_page_unspilled: on_page_unspilled(&call, &message->body.page_unspilled); break;
+    case QR_MESSAGE_spill_dropped: break;
     case QR_MESSAGE_restored: on_restored(&call, &message->body.restored); break;
     case QR_MESSAGE_load_closed: on_load_closed(&call, &message->body.load_closed); break;
     case QR_MESSAGE_route_released: on_route_released(&call, &message->body.route_released); break;
@@ -1646,6 +1808,7 @@ static void check_requests(const scheduler_t *self)
         const request_t *r = request_of(self, queue_of(self)[i]);
         qr_assert(r->state >= REQUEST_QUEUED && r->state <= REQUEST_WAITING);
         qr_assert(i == 0 || request_of(self, queue_of(self)[i - 1])->order < r->order);
+        qr_assert(r->spilled_rows < r->token_count && (r->spilled_rows == 0 || r->spill_id));           /* I13 */
         qr_assert(r->lane == NONE || (r->lane == self->asked_lane && r->request_id == self->asked_id)); /* I2 */
     }
 }
@@ -1664,7 +1827,8 @@ static void check_lane(const scheduler_t *self, uint32_t index)
         }
     qr_assert(lane->in_flight == in_flight && lane->voids == voids);                        /* I4 */
     qr_assert(in_flight == 0 || lane->state == LANE_RUNNING || lane->state == LANE_ENDING); /* I5 */
-    qr_assert(lane->state != LANE_ENDING || in_flight > 0 || lane->load);
+    qr_assert(lane->state != LANE_ENDING || in_flight > 0 || lane->load || lane->spill);
+    qr_assert(!lane->spill || (lane->state == LANE_ENDING && lane->preempted && (lane->spill == SPILL_DUE || in_flight == 0))); /* I13 */
     qr_assert(!lane->load ||
               (in_flight == 0 && (lane->state == LANE_OPENING || lane->state == LANE_RUNNING || lane->state == LANE_ENDING)));
     if (lane->state == LANE_RUNNING || lane->state == LANE_OPENING) {

@@ -91,6 +91,7 @@ D5() { full Kill; }                         # kill -9 and graceful stops while c
 D6() { full Bound; }                        # ten minutes at the store's bound
 D7() { full Apart; }                        # tenants, salts, two servers
 D8() { full Recorded; }                     # a run with a store replays byte for byte
+D9() { QUIRE_FULL=1 program test_pressure; } # a quarter of the pages: later requests make room, their rows come back
 
 commit=$(git rev-parse --short HEAD)
 git diff --quiet || commit="$commit with changes"
@@ -112,7 +113,7 @@ results() { # the sections just made, and of the others those that tests/RESULTS
   done
 }
 
-parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1 D2 D3 D4 D5 D6 D7 D8) # S8 first: it measures, and the machine is still cool and quiet
+parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1 D2 D3 D4 D5 D6 D7 D8 D9) # S8 first: it measures, and the machine is still cool and quiet
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${parts[@]}")
 prepare || exit 1

@@ -2,6 +2,7 @@
  *
  *   restore_streamer  -- page_upload -->    transfer  -- page_uploaded -->     after every byte is there and verified, or not
  *   checkpoint_writer -- page_download -->  transfer  -- page_downloaded -->
+ *   scheduler -- page_spill, page_unspill, spill_drop -->  transfer  -- page_spilled, page_unspilled, spill_dropped -->
  *   page_manager      -- fence -->          transfer  -- fenced -->            what moved to or from these pages was answered before
  *
  * M1. page_uploaded says 0 only when the file's header, identity and tokens are those asked for, XXH3-128 over tokens and payload agrees
@@ -12,16 +13,20 @@
  * and one piece more, and while batches are computed for at most transfer_duty percent of its time. M5. At most QR_RESTORE_UPLOADS uploads
  * and one download are open; more are refused BUSY. Uploads move in the order asked; a download gets every other slice. M6. `damage` blames
  * the file, never the asker: a file that is the one asked for (chain, group) and whose tokens, parent or start are other than the message
- * says is IDENTITY without damage. Copies into pages and slots are non-temporal: they would push the weights out of the cache (limits 14,
- * 16). Files are read by pread through a buffer that stays in L2. */
+ * says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under their key, from the
+ * answer to page_spill until page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count. At most max_lanes +
+ * 1 of these moves are open, and they take every other slice while others wait. Copies into pages and slots are non-temporal: they would
+ * push the weights out of the cache (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
 #include "actors/io/transfer.h"
 
 #include "actors/io/activity.h"
+#include "actors/io/transfer_spill.h"
 #include "actors/note.h"
 #include "base/error.h"
 #include "base/mutant.h"
 #include "kernels/stream.h"
 #include "model/decoder.h"
+#include "store/chunk_bytes.h"
 #include "store/chunk_files.h"
 #include "store/staging.h"
 
@@ -62,16 +67,33 @@ typedef struct download {
     uint64_t at; /* bytes of payload done */
 } download_t;
 
+/* Rows of all groups between pages and the room of spills, block after block, member after member. */
+typedef struct spill_move {
+    uint64_t from, key, turn; /* from 0: free; turn: the order asked in */
+    uint64_t began_us, bytes;
+    bool back;                         /* into pages */
+    uint32_t start, end;               /* rows; start: a page start */
+    uint32_t blocks;                   /* of each group: pages[group * blocks + i] is block start / page_tokens + i */
+    uint32_t block, group, member, at; /* what is next; at: (group, member) pairs of this block that are done */
+    uint32_t slot;                     /* of this block */
+    qr_chunk_fast_t *fast;             /* of this block */
+    uint64_t *pages;                   /* [pages_max] */
+} spill_move_t;
+
 typedef struct transfer {
     uint64_t address, turns;
     uint64_t resume_us, batches, batches_us; /* duty: not before; batches seen, and when the last new one was */
     uint64_t uploads_done, uploads_failed, fenced, upload_bytes, upload_us, downloads_done, download_bytes, download_us;
-    uint32_t group_count, page_tokens, row_bytes, after_download;
+    uint64_t spills_done, spills_refused, spilled_rows, unspilled_rows, unspills_failed, spill_us;
+    uint32_t group_count, page_tokens, row_bytes, after_download, after_move, moves_max, move_pages_max;
     uint32_t members[QR_GROUPS_MAX], pages[QR_GROUPS_MAX];
     uint8_t *buffer;                 /* [QR_TRANSFER_PIECE_BYTES] */
     uint32_t *floors[QR_GROUPS_MAX]; /* [pages], behind this struct */
     upload_t uploads[QR_RESTORE_UPLOADS];
     download_t download;
+    qr_spill_room_t room;
+    spill_move_t *moves; /* [moves_max]; NULL where nothing is spilled */
+    uint64_t *move_pages;
 } transfer_t;
 
 static uint64_t clock_us(void)
@@ -86,6 +108,14 @@ static uint64_t clock_us(void)
 /* Generations are counters that may wrap. */
 static bool generation_before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
 
+/* 0, or why a page of this group cannot be moved. */
+static uint32_t page_reason(const transfer_t *self, uint32_t group, uint64_t page)
+{
+    uint32_t index = qr_handle_index(page), generation = qr_handle_generation(page);
+    if (index >= self->pages[group] || generation == 0) return QR_E_INVALID;
+    return generation_before(generation, self->floors[group][index]) && !QR_MUTANT(630) ? QR_E_STALE : 0;
+}
+
 /* 0, or why these pages cannot hold rows [start, end). */
 static uint32_t span_fill(const transfer_t *self, uint32_t group, uint32_t start, uint32_t end, uint32_t first_block, qr_u64s_t pages,
                           span_t *ret_span)
@@ -94,9 +124,8 @@ static uint32_t span_fill(const transfer_t *self, uint32_t group, uint32_t start
     if (group >= self->group_count || pages.count > QR_TRANSFER_PAGES_MAX) return QR_E_INVALID;
     if (start >= end || end > QR_CONTEXT_MAX || start < floor_row || end > floor_row + pages.count * page) return QR_E_INVALID;
     for (uint64_t i = 0; i < pages.count; i++) {
-        uint32_t index = qr_handle_index(pages.data[i]), generation = qr_handle_generation(pages.data[i]);
-        if (index >= self->pages[group] || generation == 0) return QR_E_INVALID;
-        if (generation_before(generation, self->floors[group][index]) && !QR_MUTANT(630)) return QR_E_STALE;
+        uint32_t reason = page_reason(self, group, pages.data[i]);
+        if (reason) return reason;
     }
     *ret_span = (span_t){.group = group, .start = start, .end = end, .first_block = first_block, .page_count = (uint32_t)pages.count};
     qr_copy(ret_span->pages, pages.data, pages.count * sizeof(uint64_t));
@@ -357,6 +386,161 @@ static void download_advance(transfer_t *self, const qr_given_t *given, uint64_t
     download_answer(self, 0, outbox);
 }
 
+/* ---- rows of preempted requests (M7) ------------------------------------------------------------------------------------------------ */
+
+static bool moves_key(const transfer_t *self, uint64_t key)
+{
+    for (uint32_t i = 0; i < self->moves_max; i++)
+        if (self->moves[i].from && self->moves[i].key == key) return true;
+    return false;
+}
+
+static void move_answer(transfer_t *self, spill_move_t *m, uint32_t reason, qr_outbox_t *outbox)
+{
+    uint64_t move_us = m->began_us ? clock_us() - m->began_us : 0;
+    qr_chunk_fast_destroy(&m->fast);
+    self->spill_us += move_us;
+    if (reason == QR_E_FENCED) self->fenced++;
+    if (m->back) {
+        /* Blocks before the one that did not agree are verified; of a move that somebody ended nothing counts. */
+        uint32_t done = reason == QR_E_DIGEST || reason == QR_E_MEMORY ? m->block * self->page_tokens : m->start;
+        uint32_t boundary = reason ? done : m->end;
+        self->unspilled_rows += boundary - m->start;
+        self->unspills_failed += reason != 0;
+        qr_send(outbox, m->from, page_unspilled,
+                (&(qr_page_unspilled_t){.key = m->key, .boundary = boundary, .reason = reason, .bytes = m->bytes, .move_us = move_us}));
+    } else {
+        self->spills_done += !reason, self->spills_refused += reason != 0, self->spilled_rows += reason ? 0 : m->end;
+        qr_send(outbox, m->from, page_spilled,
+                (&(qr_page_spilled_t){.key = m->key, .reason = reason, .bytes = reason ? 0 : m->bytes, .move_us = move_us}));
+    }
+    if (reason || m->back) (void)qr_spill_free(&self->room, m->key);
+    m->from = 0;
+}
+
+/* 0 and a move of rows [start, end), or why not. */
+static uint32_t move_open(transfer_t *self, uint64_t from, uint64_t key, uint32_t start, uint32_t end, qr_u64s_t pages,
+                          spill_move_t **ret_move)
+{
+    spill_move_t *m = NULL;
+    if (key == 0 || start >= end || end > QR_CONTEXT_MAX || start % self->page_tokens) return QR_E_INVALID;
+    uint64_t blocks = qr_div_up(end, self->page_tokens) - start / self->page_tokens;
+    if (pages.count != blocks * self->group_count) return QR_E_INVALID;
+    for (uint64_t i = 0; i < pages.count; i++) {
+        uint32_t reason = page_reason(self, (uint32_t)(i / blocks), pages.data[i]);
+        if (reason) return reason;
+    }
+    if (moves_key(self, key)) return QR_E_IN_USE;
+    for (uint32_t i = 0; i < self->moves_max && !m; i++)
+        if (!self->moves[i].from) m = &self->moves[i];
+    if (!m) return self->moves_max ? QR_E_BUSY : QR_E_SHORTFALL;
+    if (pages.count > self->move_pages_max) return QR_E_INVALID;
+    uint64_t *own = m->pages;
+    *m = (spill_move_t){
+        .from = from, .key = key, .turn = ++self->turns, .start = start, .end = end, .blocks = (uint32_t)blocks, .pages = own};
+    m->block = start / self->page_tokens;
+    qr_copy(own, pages.data, pages.count * sizeof(uint64_t));
+    *ret_move = m;
+    return 0;
+}
+
+static void on_page_spill(transfer_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_page_spill_t *ask = &message->body.page_spill;
+    spill_move_t *m;
+    uint32_t reason = move_open(self, message->from, ask->key, 0, ask->rows, ask->pages, &m);
+    if (!reason && (reason = qr_spill_take(&self->room, ask->key, ask->rows)) != 0) m->from = 0;
+    if (!reason) {
+        m->slot = qr_spill_find(&self->room, ask->key)->first;
+        return;
+    }
+    if (reason != QR_E_SHORTFALL) qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_refused, 0, reason, message->type, ask->key);
+    qr_send(outbox, message->from, page_spilled, (&(qr_page_spilled_t){.key = ask->key, .reason = reason}));
+    self->spills_refused++;
+}
+
+static void on_page_unspill(transfer_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_page_unspill_t *ask = &message->body.page_unspill;
+    const qr_spill_t *spill = qr_spill_find(&self->room, ask->key);
+    spill_move_t *m;
+    uint32_t reason = !spill ? QR_E_NOT_FOUND : ask->end_rows != spill->rows ? QR_E_INVALID : 0;
+    if (!reason) reason = move_open(self, message->from, ask->key, ask->start_rows, ask->end_rows, ask->pages, &m);
+    if (!reason) {
+        m->back = true;
+        m->slot = spill->first;
+        for (uint32_t i = 0; i < m->block && !QR_MUTANT(708); i++) m->slot = self->room.table[m->slot].next;
+        return;
+    }
+    qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_refused, 0, reason, message->type, ask->key);
+    qr_send(outbox, message->from, page_unspilled,
+            (&(qr_page_unspilled_t){.key = ask->key, .boundary = ask->start_rows, .reason = reason}));
+    self->unspills_failed++;
+    if (reason != QR_E_IN_USE) (void)qr_spill_free(&self->room, ask->key);
+}
+
+static void on_spill_drop(transfer_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    uint64_t key = message->body.spill_drop.key;
+    uint32_t reason = moves_key(self, key) ? QR_E_IN_USE : QR_MUTANT(709) || qr_spill_free(&self->room, key) ? 0 : QR_E_NOT_FOUND;
+    qr_send(outbox, message->from, spill_dropped, (&(qr_spill_dropped_t){.key = key, .reason = reason}));
+}
+
+/* All of a block is digested: it agrees, or is noted. */
+static uint32_t move_block_end(transfer_t *self, spill_move_t *m)
+{
+    qr_spill_slot_t *slot = &self->room.table[m->slot];
+    uint8_t digest[16];
+    qr_chunk_fast_end(m->fast, digest);
+    qr_chunk_fast_destroy(&m->fast);
+    if (!m->back)
+        memcpy(slot->digest, digest, sizeof digest);
+    else if (memcmp(slot->digest, digest, sizeof digest) != 0 && !QR_MUTANT(707))
+        return QR_E_DIGEST;
+    m->slot = slot->next;
+    m->block++, m->group = m->member = m->at = 0;
+    return 0;
+}
+
+/* Digests and copies the rows of one member of one block. */
+static uint32_t move_member(transfer_t *self, const qr_given_t *given, spill_move_t *m)
+{
+    uint64_t page_bytes = (uint64_t)self->page_tokens * self->row_bytes, place = m->group * (uint64_t)m->blocks + m->block;
+    uint32_t first = m->start / self->page_tokens, rows = qr_min_u32(m->end - m->block * self->page_tokens, self->page_tokens);
+    uint8_t *page = qr_decoder_member_rows(given->decoder, m->group, m->member) + qr_handle_index(m->pages[place - first]) * page_bytes;
+    uint8_t *kept = qr_spill_slot_memory(&self->room, m->slot) + m->at * page_bytes;
+    size_t bytes = (size_t)rows * self->row_bytes;
+    if (!m->fast && !(m->fast = qr_chunk_fast_new())) return QR_E_MEMORY;
+    qr_chunk_fast_add(m->fast, m->back ? kept : page, bytes);
+    qr_stream_copy(m->back ? page : kept, m->back ? kept : page, bytes);
+    m->bytes += bytes, m->at++;
+    if (++m->member < self->members[m->group]) return 0;
+    m->member = 0;
+    return ++m->group < self->group_count ? 0 : move_block_end(self, m);
+}
+
+static spill_move_t *move_next(const transfer_t *self)
+{
+    spill_move_t *next = NULL;
+    for (uint32_t i = 0; i < self->moves_max; i++) {
+        spill_move_t *m = &self->moves[i];
+        if (m->from && (!next || m->turn < next->turn)) next = m;
+    }
+    return next;
+}
+
+/* Moves until the time is over or all rows are there. */
+static void move_advance(transfer_t *self, const qr_given_t *given, spill_move_t *m, uint64_t until_us, qr_outbox_t *outbox)
+{
+    uint32_t reason = 0, members = 0;
+    if (!m->began_us) m->began_us = clock_us();
+    while (!reason && (uint64_t)m->block * self->page_tokens < m->end) {
+        reason = move_member(self, given, m);
+        if (!reason && ++members % 8 == 0 && clock_us() >= until_us) return;
+    }
+    move_answer(self, m, reason, outbox);
+}
+
 /* ---- fences (M3) -----------------------------------------------------------------------------------------------------------------------
  */
 
@@ -373,6 +557,18 @@ static bool fence_hits(const span_t *span, const qr_fence_t *fence)
     return false;
 }
 
+static bool fence_hits_move(const spill_move_t *m, uint32_t group_count, const qr_fence_t *fence)
+{
+    for (uint64_t i = 0; i < fence->pages.count; i++)
+        for (uint32_t k = 0; k < m->blocks && fence->groups.data[i] < group_count; k++) {
+            uint64_t fenced = fence->pages.data[i], page = m->pages[(uint64_t)fence->groups.data[i] * m->blocks + k];
+            if (qr_handle_index(page) == qr_handle_index(fenced) &&
+                !generation_before(qr_handle_generation(fenced), qr_handle_generation(page)))
+                return true;
+        }
+    return false;
+}
+
 static void on_fence(transfer_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_fence_t *fence = &message->body.fence;
@@ -386,6 +582,9 @@ static void on_fence(transfer_t *self, const qr_message_t *message, qr_outbox_t 
             upload_answer(self, u, QR_E_FENCED, false, outbox);
     }
     if (self->download.from && fence_hits(&self->download.span, fence) && !QR_MUTANT(639)) download_answer(self, QR_E_FENCED, outbox);
+    for (uint32_t i = 0; i < self->moves_max; i++)
+        if (self->moves[i].from && fence_hits_move(&self->moves[i], self->group_count, fence) && !QR_MUTANT(710))
+            move_answer(self, &self->moves[i], QR_E_FENCED, outbox);
     for (uint64_t i = 0; i < fence->pages.count; i++) {
         uint32_t group = fence->groups.data[i], index = qr_handle_index(fence->pages.data[i]);
         uint32_t next = qr_handle_generation(fence->pages.data[i]) + 1;
@@ -425,18 +624,22 @@ static uint64_t transfer_work(void *block, const qr_given_t *given, uint64_t now
     upload_t *u = upload_next(self);
     uint64_t began_us = clock_us(), until_us = began_us + QR_TRANSFER_SLICE_US * 9 / 10;
     (void)now_us;
-    if (!u && !self->download.from) return QR_NEVER_US;
+    spill_move_t *m = move_next(self);
+    if (!u && !self->download.from && !m) return QR_NEVER_US;
     if (began_us < self->resume_us) return self->resume_us;
-    if (self->download.from && (!u || !self->after_download)) {
+    if (m && (!self->after_move || (!u && !self->download.from))) {
+        move_advance(self, given, m, until_us, outbox);
+        self->after_move = 1;
+    } else if (self->download.from && (!u || !self->after_download)) {
         download_advance(self, given, until_us, outbox);
-        self->after_download = 1;
+        self->after_download = 1, self->after_move = 0;
     } else if (u) {
         upload_advance(self, given, u, until_us, outbox);
-        self->after_download = 0;
+        self->after_download = self->after_move = 0;
     }
     uint64_t ended_us = clock_us();
     self->resume_us = duty_resume(self, given, ended_us, ended_us - began_us);
-    return upload_next(self) || self->download.from ? (self->resume_us > ended_us ? self->resume_us : 0) : QR_NEVER_US;
+    return upload_next(self) || self->download.from || move_next(self) ? (self->resume_us > ended_us ? self->resume_us : 0) : QR_NEVER_US;
 }
 
 /* ---- the actor
@@ -471,16 +674,39 @@ static void transfer_done(void *block)
 {
     transfer_t *self = block;
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) upload_close(&self->uploads[i]);
-    free(self->buffer);
-    self->buffer = NULL;
+    for (uint32_t i = 0; i < self->moves_max; i++) qr_chunk_fast_destroy(&self->moves[i].fast);
+    qr_spill_room_close(&self->room);
+    free(self->moves), free(self->move_pages), free(self->buffer);
+    self->moves = NULL, self->move_pages = NULL, self->buffer = NULL;
+    self->moves_max = 0;
+}
+
+/* Room for rows of preempted requests, where requests are preempted. 0 or -QR_E_*. */
+static int spill_open(transfer_t *self, const qr_given_t *given)
+{
+    const qr_params_t *p = &given->params;
+    uint64_t members = 0,
+             blocks = qr_div_up(given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX, self->page_tokens);
+    if (!p->over_commit || !p->spill_bytes || self->moves) return 0;
+    for (uint32_t g = 0; g < self->group_count; g++) members += self->members[g];
+    int status = qr_spill_room_open(&self->room, p->spill_bytes, members * self->page_tokens * self->row_bytes, self->page_tokens,
+                                    (uint32_t)p->max_requests);
+    if (status) return status;
+    self->moves_max = (uint32_t)p->max_lanes + 1;
+    self->move_pages_max = (uint32_t)blocks * self->group_count;
+    self->moves = calloc(self->moves_max, sizeof *self->moves);
+    self->move_pages = calloc((size_t)self->moves_max * self->move_pages_max, sizeof(uint64_t));
+    if (!self->moves || !self->move_pages) return -QR_E_MEMORY; /* done frees what there is */
+    for (uint32_t i = 0; i < self->moves_max; i++) self->moves[i].pages = self->move_pages + (size_t)i * self->move_pages_max;
+    return 0;
 }
 
 static void on_start(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     qr_ready_t body = {0};
     const char *why = "";
-    if (!given->decoder || !given->staging)
-        body.reason = QR_E_INVALID, why = "transfer needs a decoder and staging slots";
+    if (!given->decoder || (!given->staging && !given->params.spill_bytes))
+        body.reason = QR_E_INVALID, why = "transfer needs a decoder, and staging slots or spill_bytes";
     else if (!qr_decoder_member_rows(given->decoder, 0, 0))
         body.reason = QR_E_UNSUPPORTED, why = "the pages of this device are not in the host's memory; restore needs --device cpu";
     else if (!self->buffer && !(self->buffer = aligned_alloc(4096, QR_TRANSFER_PIECE_BYTES)))
@@ -489,6 +715,8 @@ static void on_start(transfer_t *self, const qr_given_t *given, const qr_message
     if (!body.reason) self->row_bytes = qr_decoder_row_bytes(given->decoder);
     if (!body.reason && self->row_bytes > QR_CHUNK_ROW_BYTES_MAX)
         body.reason = QR_E_UNSUPPORTED, why = "a row of this model is longer than a chunk file may hold";
+    if (!body.reason && spill_open(self, given))
+        body.reason = QR_E_MEMORY, why = "not enough memory for rows of preempted requests; lower --spill-bytes";
     body.text = (qr_bytes_t){(const uint8_t *)why, strlen(why)};
     qr_send(outbox, message->from, ready, &body);
 }
@@ -497,6 +725,7 @@ static uint32_t open_count(const transfer_t *self)
 {
     uint32_t count = self->download.from != 0;
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) count += self->uploads[i].from != 0;
+    for (uint32_t i = 0; i < self->moves_max; i++) count += self->moves[i].from != 0;
     return count;
 }
 
@@ -505,6 +734,8 @@ static void on_stop(transfer_t *self, const qr_message_t *message, qr_outbox_t *
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
         if (self->uploads[i].from) upload_answer(self, &self->uploads[i], QR_E_CANCELLED, false, outbox);
     if (self->download.from) download_answer(self, QR_E_CANCELLED, outbox);
+    for (uint32_t i = 0; i < self->moves_max; i++)
+        if (self->moves[i].from) move_answer(self, &self->moves[i], QR_E_CANCELLED, outbox);
     qr_send(outbox, message->from, stopped, (&(qr_stopped_t){.reason = 0}));
 }
 
@@ -514,10 +745,28 @@ static void on_metrics_read(const transfer_t *self, uint64_t from, qr_outbox_t *
 #define METRIC(name, number, kind, help) ID_##name = number,
 #include "messages/metric.def"
     };
-    const uint32_t ids[] = {ID_uploads_total,   ID_uploads_failed_total, ID_uploads_fenced_total, ID_upload_bytes_total, ID_upload_us_total,
-                            ID_downloads_total, ID_download_bytes_total, ID_download_us_total,    ID_transfers_open};
-    const uint64_t values[] = {self->uploads_done,   self->uploads_failed, self->fenced,      self->upload_bytes, self->upload_us,
-                               self->downloads_done, self->download_bytes, self->download_us, open_count(self)};
+    const uint64_t pairs[][2] = {
+        {ID_uploads_total, self->uploads_done},
+        {ID_uploads_failed_total, self->uploads_failed},
+        {ID_uploads_fenced_total, self->fenced},
+        {ID_upload_bytes_total, self->upload_bytes},
+        {ID_upload_us_total, self->upload_us},
+        {ID_downloads_total, self->downloads_done},
+        {ID_download_bytes_total, self->download_bytes},
+        {ID_download_us_total, self->download_us},
+        {ID_transfers_open, open_count(self)},
+        {ID_spills_total, self->spills_done},
+        {ID_spills_refused_total, self->spills_refused},
+        {ID_spilled_rows_total, self->spilled_rows},
+        {ID_unspilled_rows_total, self->unspilled_rows},
+        {ID_unspills_failed_total, self->unspills_failed},
+        {ID_spill_bytes, self->room.used * self->room.slot_bytes},
+        {ID_spill_bytes_bound, self->room.slots * self->room.slot_bytes},
+        {ID_spill_us_total, self->spill_us},
+    };
+    uint32_t ids[QR_COUNT(pairs)];
+    uint64_t values[QR_COUNT(pairs)];
+    for (size_t i = 0; i < QR_COUNT(pairs); i++) ids[i] = (uint32_t)pairs[i][0], values[i] = pairs[i][1];
     qr_send(outbox, from, metrics, (&(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}}));
 }
 
@@ -528,6 +777,9 @@ static void transfer_handle(void *block, const qr_given_t *given, const qr_messa
     case QR_MESSAGE_start: on_start(self, given, message, outbox); break;
     case QR_MESSAGE_page_upload: on_page_upload(self, given, message, outbox); break;
     case QR_MESSAGE_page_download: on_page_download(self, given, message, outbox); break;
+    case QR_MESSAGE_page_spill: on_page_spill(self, message, outbox); break;
+    case QR_MESSAGE_page_unspill: on_page_unspill(self, message, outbox); break;
+    case QR_MESSAGE_spill_drop: on_spill_drop(self, message, outbox); break;
     case QR_MESSAGE_fence: on_fence(self, message, outbox); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(self, message->from, outbox); break;
     case QR_MESSAGE_drain: qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = open_count(self)})); break;
@@ -550,6 +802,13 @@ static void transfer_check(const void *block, const qr_given_t *given)
             qr_assert(!generation_before(qr_handle_generation(u->span.pages[k]), self->floors[u->span.group][index])); /* M3 */
         }
     }
+    for (uint32_t i = 0; i < self->moves_max; i++) {
+        const spill_move_t *m = &self->moves[i];
+        qr_assert(m->from ? qr_spill_find(&self->room, m->key) != NULL : m->fast == NULL); /* M7 */
+        for (uint32_t k = 0; m->from && k < m->blocks * self->group_count; k++)
+            qr_assert(page_reason(self, k / m->blocks, m->pages[k]) == 0); /* M3 */
+    }
+    qr_spill_room_check(&self->room);
     (void)given;
 }
 
@@ -567,13 +826,25 @@ static void transfer_print(const void *block, const qr_given_t *given, qr_text_t
     qr_text_put_u64(text, self->downloads_done);
     qr_text_put(text, ", fenced ");
     qr_text_put_u64(text, self->fenced);
+    qr_text_put(text, ", pages of spilled rows ");
+    qr_text_put_u64(text, self->room.used);
     qr_text_put(text, "\n");
+}
+
+uint8_t *qr_transfer_spilled(const void *transfer, uint64_t key, uint32_t block)
+{
+    const transfer_t *self = transfer;
+    const qr_spill_t *spill = qr_spill_find(&self->room, key);
+    if (!spill) return NULL;
+    uint32_t slot = spill->first;
+    for (; block && slot != QR_SPILL_NONE; block--) slot = self->room.table[slot].next;
+    return slot == QR_SPILL_NONE ? NULL : qr_spill_slot_memory(&self->room, slot);
 }
 
 const qr_actor_class_t qr_transfer_class = {
     .name = "transfer",
     .role = QR_ROLE_transfer,
-    .max_out = QR_RESTORE_UPLOADS + 2,
+    .max_out = QR_RESTORE_UPLOADS + QR_LANES_MAX + 4,
     .owns_world = true,
     .bytes = transfer_bytes,
     .init = transfer_init,

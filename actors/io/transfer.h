@@ -1,7 +1,7 @@
 /* transfer.h - moves rows between chunk files, staging slots and page pools, and vouches for what it put into pages. io actor, on a host
- * thread of its own. Partners: restore_streamer (page_upload), checkpoint_writer (page_download), page_manager (fence). Needs
- * given->decoder with memory that the host reaches (cpu device), given->staging and given->store; given->activity if it should step aside
- * for batches. */
+ * thread of its own. Partners: restore_streamer (page_upload), checkpoint_writer (page_download), scheduler (page_spill,
+ * page_unspill, spill_drop), page_manager (fence). Needs given->decoder with memory that the host reaches (cpu device); for files
+ * given->staging and given->store; for spills params.over_commit and spill_bytes; given->activity if it should step aside for batches. */
 #ifndef QR_TRANSFER_H
 #define QR_TRANSFER_H
 
@@ -14,5 +14,8 @@ enum {
 };
 
 extern const qr_actor_class_t qr_transfer_class;
+
+/* Tests: where block `block` of what was spilled under a key lies, so that it can be damaged; NULL without it. */
+uint8_t *qr_transfer_spilled(const void *transfer, uint64_t key, uint32_t block);
 
 #endif

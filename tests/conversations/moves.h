@@ -24,7 +24,8 @@ enum { ANSWERS_MAX = 96, NODE = 7 };
 typedef struct moves_config {
     uint32_t page_tokens, chunk_tokens, pages, layers, window, dim, slots; /* window: of layer 1; 0: one group */
     uint64_t store_bytes, store_files;
-    const char *path; /* of a store that is there already; NULL: a new one, which destroy removes */
+    uint64_t spill_bytes; /* 0: requests are not preempted */
+    const char *path;     /* of a store that is there already; NULL: a new one, which destroy removes */
 } moves_config_t;
 
 /* An answer that has come, its columns copied. */
@@ -249,7 +250,8 @@ static inline void moves_spoil(void *context, qr_hash_t content, bool remove_it)
 /* Boots the actors (again): the store is opened anew, what was in memory is gone. */
 static inline void moves_boot(moves_t *m, uint64_t seed)
 {
-    static const uint8_t partners[] = {QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer, QR_ROLE_page_manager, QR_ROLE_mesh};
+    static const uint8_t partners[] = {QR_ROLE_scheduler, QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer, QR_ROLE_page_manager,
+                                       QR_ROLE_mesh};
     qr_message_t answer;
     pump_init(&m->pump, m->given, seed);
     m->storage = pump_add(&m->pump, at_role(QR_ROLE_storage), &qr_storage_class, NULL, NULL);
@@ -303,6 +305,10 @@ static inline moves_t *moves_new(const moves_config_t *config)
     memset(m->given->layout.fingerprint.bytes, 0xf1, 32);
     m->given->params.store_bytes = config->store_bytes ? config->store_bytes : 1u << 30;
     m->given->params.store_files = config->store_files ? config->store_files : 64;
+    m->given->params.spill_bytes = config->spill_bytes;
+    m->given->params.over_commit = config->spill_bytes != 0;
+    m->given->params.max_lanes = 2;
+    m->given->params.max_requests = 4;
     m->given->activity = &m->activity;
     qr_staging_config_t staging = {
         .slots = config->slots ? config->slots : 2, .chunk_tokens = config->chunk_tokens, .group_count = m->given->layout.group_count};

@@ -1,4 +1,4 @@
-/* link: qr_io_storage qr_io_storage_parts qr_io_storage_errand qr_io_transfer qr_actor_roles qr_store_faults qr_model qr_messages */
+/* link: qr_io_storage qr_io_storage_parts qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
 /* storage and transfer over real files and page pools: the chunk conversation at every page and chunk size, with and without windows; what
  * a damaged file, an old generation or a fence may do; room, leases, trust, restarts. */
 #include <setjmp.h>

@@ -560,6 +560,30 @@ static void test_a_route_gets_more_pages_or_nothing(void **state)
     pages_destroy(stand);
 }
 
+/* What stands of an open route is named, in the order of its blocks; nothing changes by it. */
+static void test_the_pages_of_a_route_are_named(void **state)
+{
+    (void)state;
+    stand_t *stand = pages_new(G1);
+    answer_t a = reserve(stand, ramp, 6, 8);
+    SAY(stand, SCHEDULER, route_pages, .route = a.route, .rows = 1);
+    assert_int_equal(HEARD(stand, route_pages_named)->reason, QR_E_INVALID);
+    commit(stand, a.route, 6, NULL, 0);
+    SAY(stand, SCHEDULER, route_pages, .route = a.route, .rows = 7);
+    assert_int_equal(HEARD(stand, route_pages_named)->reason, QR_E_INVALID);
+    assert_int_equal(HEARD(stand, route_pages_named)->pages.count, 0);
+    for (uint32_t rows = 4; rows <= 6; rows += 2) {
+        SAY(stand, SCHEDULER, route_pages, .route = a.route, .rows = rows);
+        assert_int_equal(HEARD(stand, route_pages_named)->reason, 0);
+        assert_int_equal(HEARD(stand, route_pages_named)->pages.count, rows / 4 + (rows % 4 != 0));
+        assert_memory_equal(HEARD(stand, route_pages_named)->pages.data, a.pages, rows > 4 ? 16 : 8);
+    }
+    assert_int_equal(release(stand, a.route, 1), 0);
+    SAY(stand, SCHEDULER, route_pages, .route = a.route, .rows = 6);
+    assert_int_equal(HEARD(stand, route_pages_named)->reason, QR_E_UNKNOWN);
+    pages_destroy(stand);
+}
+
 /* What can never fit is judged by the whole answer, not by its first tranche. */
 static void test_a_tranche_does_not_hide_what_never_fits(void **state)
 {
@@ -991,6 +1015,7 @@ int main(void)
         cmocka_unit_test(test_repeated_ask_gets_the_same_grant),
         cmocka_unit_test(test_commits_that_do_not_fit),
         cmocka_unit_test(test_a_route_gets_more_pages_or_nothing),
+        cmocka_unit_test(test_the_pages_of_a_route_are_named),
         cmocka_unit_test(test_a_tranche_does_not_hide_what_never_fits),
         cmocka_unit_test(test_completed_chunks_are_offered_for_capture),
         cmocka_unit_test(test_offers_for_capture_are_bounded),

@@ -12,6 +12,7 @@
 #define PAGES qr_address(1, 1, QR_ROLE_page_manager, 0)
 #define EXECUTOR qr_address(1, 1, QR_ROLE_executor, 0)
 #define MESH qr_address(1, 0, QR_ROLE_mesh, 0)
+#define TRANSFER qr_address(1, 1, QR_ROLE_transfer, 0)
 
 static uint8_t end_flags[100];
 
@@ -811,7 +812,7 @@ static fixture_t set_up_tranches(void)
     f.given->params.over_commit = 1;
     f.given->params.tranche_tokens = 4;
     f.given->params.preempt_quantum = 2;
-    f.given->params.max_lanes = 2;
+    f.given->params.max_lanes = 3;
     f.given->params.prefill_tile = 8;
     f.given->params.max_requests = 16;
     f.given->vocabulary.count = 100;
@@ -891,6 +892,371 @@ static void test_a_later_lane_makes_room_and_goes_on_where_it_was(void **state)
     assert_int_equal(HEARD_COUNT(f.s, ended), 0);         /* its client hears nothing of it */
     assert_int_equal(HEARD_COUNT(f.s, route_release), 0); /* a batch names it still */
     assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0); /* nor is it asked for again before its route is gone */
+    tear_down(&f);
+}
+
+/* ---- rows of a request that makes room: spilled, brought back, given up ------------------------------------------------ */
+
+static uint64_t metric(fixture_t *f, uint32_t id);
+enum { PREEMPTIONS = 36, RECOMPUTED = 37 };
+
+/* Batches in flight, oldest first, as they were sent. */
+typedef struct runs {
+    fixture_t f;
+    uint32_t count, token;
+    uint64_t batches[8], lanes[8][4], routes[4], lane[4];
+    uint32_t lane_counts[8], draws[8][4], starts[8][4];
+    bool first_asks; /* request 1 waits for an answer to pages_more */
+} runs_t;
+
+static void note_runs(runs_t *r)
+{
+    for (uint32_t i = 0; i < HEARD_COUNT(r->f.s, batch_run); i++) {
+        const qr_batch_run_t *run = HEARD_NTH(r->f.s, batch_run, i);
+        assert_true(r->count < 8 && run->lanes.count <= 4);
+        r->batches[r->count] = run->batch;
+        r->lane_counts[r->count] = (uint32_t)run->lanes.count;
+        for (uint32_t k = 0; k < run->lanes.count; k++) {
+            r->lanes[r->count][k] = run->lanes.data[k];
+            r->draws[r->count][k] = run->flags.data[k] & QR_ROW_SAMPLE;
+            r->starts[r->count][k] = run->starts.data[k];
+        }
+        r->count++;
+    }
+    for (uint32_t i = 0; i < HEARD_COUNT(r->f.s, pages_more); i++) r->first_asks |= HEARD_NTH(r->f.s, pages_more, i)->route == r->routes[1];
+}
+
+/* The oldest batch is done; lanes that draw draw 50, 51, ... */
+static void done_oldest(runs_t *r)
+{
+    uint32_t tokens[4], zeros[4] = {0};
+    assert_true(r->count > 0);
+    for (uint32_t k = 0; k < r->lane_counts[0]; k++) tokens[k] = r->draws[0][k] ? r->token++ : QR_TOKEN_NONE;
+    uint32_t n = r->lane_counts[0];
+    uint64_t lanes[4], batch = r->batches[0];
+    memcpy(lanes, r->lanes[0], sizeof lanes);
+    r->count--;
+    for (uint32_t i = 0; i < r->count; i++) {
+        r->batches[i] = r->batches[i + 1], r->lane_counts[i] = r->lane_counts[i + 1];
+        memcpy(r->lanes[i], r->lanes[i + 1], sizeof r->lanes[i]);
+        memcpy(r->draws[i], r->draws[i + 1], sizeof r->draws[i]);
+        memcpy(r->starts[i], r->starts[i + 1], sizeof r->starts[i]);
+    }
+    SAY(r->f.s, EXECUTOR, batch_done, .batch = batch, .lanes = {lanes, n}, .statuses = {zeros, n}, .tokens = {tokens, n},
+        .logprob_bits = {zeros, n}, .step_us = 1000);
+    note_runs(r);
+}
+
+/* `requests` of them run (prompts of 4, the last one of 8 tokens); then the first is short of pages and the last one makes room. */
+static runs_t run_and_preempt(uint32_t requests)
+{
+    runs_t r = {.f = set_up_tranches(), .token = 50};
+    for (uint32_t id = 1; id <= requests; id++) {
+        submit(&r.f, id, id * 10, id == requests ? 8 : 4, 20);
+        note_runs(&r);
+        r.routes[id] = grant_blocks(&r.f, id, 0, 3);
+        note_runs(&r);
+        r.lane[id] = open_lane(&r.f);
+        note_runs(&r);
+    }
+    for (uint32_t i = 0; i < 3; i++) done_oldest(&r); /* all prompts are computed, and drawn from */
+    SAY(r.f.s, PAGES, pages_added, .route = r.routes[requests], .reason = QR_E_SHORTFALL, .pages_short = 1);
+    note_runs(&r);
+    assert_int_equal(metric(&r.f, PREEMPTIONS), 0); /* nobody is later than the last */
+    SAY(r.f.s, PAGES, pages_added, .route = r.routes[1], .reason = QR_E_SHORTFALL, .pages_short = 1);
+    note_runs(&r);
+    assert_int_equal(HEARD_COUNT(r.f.s, route_pages) + HEARD_COUNT(r.f.s, route_release), 0); /* a batch names it still */
+    assert_int_equal(metric(&r.f, PREEMPTIONS), 1);
+    return r;
+}
+
+/* Until no batch names the victim; returns the rows that are asked for. */
+static uint32_t until_quiet(runs_t *r, uint32_t victim)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        done_oldest(r);
+        if (HEARD_COUNT(r->f.s, route_pages) == 0) continue;
+        assert_int_equal(HEARD(r->f.s, route_pages)->route, r->routes[victim]);
+        assert_int_equal(HEARD_COUNT(r->f.s, route_release) + HEARD_COUNT(r->f.s, lane_close), 0);
+        for (uint32_t b = 0; b < r->count; b++)
+            for (uint32_t k = 0; k < r->lane_counts[b]; k++) assert_int_not_equal(r->lanes[b][k], r->lane[victim]);
+        return HEARD(r->f.s, route_pages)->rows;
+    }
+    fail_msg("it asks for no pages");
+    return 0;
+}
+
+/* The first row of a lane's next batch, behind what is in flight. */
+static uint32_t next_start(runs_t *r, uint32_t id)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t b = 0; b < r->count; b++)
+            for (uint32_t k = 0; k < r->lane_counts[b]; k++)
+                if (r->lanes[b][k] == r->lane[id]) return r->starts[b][k];
+        done_oldest(r);
+    }
+    fail_msg("request %u is not computed", id);
+    return 0;
+}
+
+static const uint64_t victim_pages[] = {3ull << 32, 3ull << 32 | 1, 3ull << 32 | 2, 3ull << 32 | 3};
+
+static uint64_t say_pages(runs_t *r, uint32_t victim, uint32_t rows)
+{
+    SAY(r->f.s, PAGES, route_pages_named, .route = r->routes[victim], .pages = {victim_pages, qr_div_up(rows, 4)});
+    note_runs(r);
+    const qr_page_spill_t *spill = HEARD(r->f.s, page_spill);
+    assert_int_equal(spill->rows, rows);
+    assert_int_equal(spill->pages.count, qr_div_up(rows, 4));
+    assert_memory_equal(spill->pages.data, victim_pages, spill->pages.count * 8);
+    assert_int_equal(HEARD_COUNT(r->f.s, route_release) + HEARD_COUNT(r->f.s, lane_close), 0);
+    return spill->key;
+}
+
+static void say_closed(runs_t *r, uint32_t victim)
+{
+    assert_int_equal(HEARD(r->f.s, lane_close)->lane, r->lane[victim]);
+    assert_int_equal(HEARD(r->f.s, route_release)->route, r->routes[victim]);
+    assert_int_equal(HEARD(r->f.s, route_release)->keep, 1);
+    SAY(r->f.s, EXECUTOR, lane_closed, .lane = r->lane[victim]);
+    note_runs(r);
+    SAY(r->f.s, PAGES, route_released, .route = r->routes[victim]);
+    note_runs(r);
+}
+
+static void cancel(runs_t *r, uint64_t id)
+{
+    SAY(r->f.s, WORKER, submit_cancel, .request_id = id, .attempt = 1, .finish = QR_FINISH_CANCELLED);
+    note_runs(r);
+}
+
+/* Request 2 is preempted and spilled (reason 0) or not, and asked for again because request 1 has ended. Returns the key. */
+static uint64_t spill_and_ask(runs_t *r, uint32_t reason)
+{
+    *r = run_and_preempt(2);
+    uint32_t rows = until_quiet(r, 2);
+    assert_in_range(rows, 8, 9);
+    uint64_t key = say_pages(r, 2, rows);
+    SAY(r->f.s, TRANSFER, page_spilled, .key = key, .reason = reason, .bytes = 9);
+    note_runs(r);
+    say_closed(r, 2);
+    assert_int_equal(HEARD_COUNT(r->f.s, pages_reserve), 0); /* its pages were needed: it waits until somebody ends */
+    SAY(r->f.s, PAGES, pages_added, .route = r->routes[1], .first_block = 3, .pages = COLUMN64(qr_handle(9, 3)));
+    note_runs(r);
+    assert_int_equal(HEARD_COUNT(r->f.s, pages_reserve), 0);
+    cancel(r, 1);
+    const qr_pages_reserve_t *ask = HEARD(r->f.s, pages_reserve);
+    assert_int_equal(ask->request_id, 2);
+    assert_true(ask->tokens.count > 8); /* what it drew is its own */
+    for (uint32_t i = 8; i < ask->tokens.count; i++) assert_in_range(ask->tokens.data[i], 50, r->token - 1);
+    return key;
+}
+
+static void test_spilled_rows_come_back(void **state)
+{
+    (void)state;
+    runs_t r;
+    uint64_t key = spill_and_ask(&r, 0);
+    uint32_t known = (uint32_t)HEARD(r.f.s, pages_reserve)->tokens.count, rows = known - 1;
+    r.routes[2] = grant_blocks(&r.f, 2, 0, 4);
+    assert_int_equal(HEARD(r.f.s, pages_load)->start_rows, 0);
+    assert_int_equal(HEARD(r.f.s, pages_load)->end_rows, rows);
+    assert_int_equal(HEARD_COUNT(r.f.s, spill_drop), 0);
+    r.lane[2] = open_lane(&r.f);
+    SAY(r.f.s, PAGES, pages_loading, .route = r.routes[2], .pages = {victim_pages, qr_div_up(rows, 4)});
+    const qr_page_unspill_t *back = HEARD(r.f.s, page_unspill);
+    assert_true(back->key == key && back->start_rows == 0 && back->end_rows == rows && back->pages.count == qr_div_up(rows, 4));
+    SAY(r.f.s, TRANSFER, page_unspilled, .key = key, .boundary = rows, .bytes = 9);
+    assert_int_equal(HEARD(r.f.s, load_ended)->end_rows, rows);
+    SAY(r.f.s, PAGES, load_closed, .route = r.routes[2], .boundary = rows);
+    note_runs(&r);
+    assert_int_equal(next_start(&r, 2), rows);
+    while (r.lanes[0][0] != r.lane[2]) done_oldest(&r);
+    done_oldest(&r);
+    assert_int_equal(metric(&r.f, RECOMPUTED), 0);
+    cancel(&r, 2);
+    assert_int_equal(HEARD(r.f.s, ended)->cached_tokens, 0);
+    assert_int_equal(HEARD(r.f.s, ended)->computed_tokens, 8);
+    assert_int_equal(HEARD_COUNT(r.f.s, spill_drop), 0); /* they went with page_unspilled */
+    tear_down(&r.f);
+}
+
+static void test_only_what_does_not_stand_is_brought_back(void **state)
+{
+    (void)state;
+    runs_t r;
+    uint64_t key = spill_and_ask(&r, 0);
+    uint32_t rows = (uint32_t)HEARD(r.f.s, pages_reserve)->tokens.count - 1;
+    r.routes[2] = grant_blocks(&r.f, 2, 4, 4);
+    assert_int_equal(HEARD(r.f.s, pages_load)->start_rows, 4);
+    assert_int_equal(HEARD(r.f.s, pages_load)->end_rows, rows);
+    r.lane[2] = open_lane(&r.f);
+    SAY(r.f.s, PAGES, pages_loading, .route = r.routes[2], .pages = {victim_pages, qr_div_up(rows, 4) - 1});
+    assert_int_equal(HEARD(r.f.s, page_unspill)->key, key);
+    assert_int_equal(HEARD(r.f.s, page_unspill)->start_rows, 4);
+    tear_down(&r.f);
+    key = spill_and_ask(&r, 0);
+    rows = (uint32_t)HEARD(r.f.s, pages_reserve)->tokens.count - 1;
+    grant_blocks(&r.f, 2, rows, 4); /* all of them stand */
+    assert_int_equal(HEARD_COUNT(r.f.s, pages_load), 0);
+    assert_int_equal(HEARD(r.f.s, spill_drop)->key, key);
+    SAY(r.f.s, TRANSFER, spill_dropped, .key = key);
+    cancel(&r, 2);
+    assert_int_equal(HEARD_COUNT(r.f.s, spill_drop), 0);
+    tear_down(&r.f);
+}
+
+static void test_rows_without_room_are_computed_again(void **state)
+{
+    (void)state;
+    runs_t r;
+    (void)spill_and_ask(&r, QR_E_SHORTFALL);
+    r.routes[2] = grant_blocks(&r.f, 2, 0, 4);
+    assert_int_equal(HEARD_COUNT(r.f.s, pages_load), 0);
+    r.lane[2] = open_lane(&r.f);
+    note_runs(&r);
+    assert_int_equal(next_start(&r, 2), 0);
+    cancel(&r, 2);
+    assert_int_equal(HEARD_COUNT(r.f.s, spill_drop), 0);
+    tear_down(&r.f);
+}
+
+static void test_rows_that_do_not_verify_are_computed_again(void **state)
+{
+    (void)state;
+    for (uint32_t refused = 0; refused < 2; refused++) {
+        runs_t r;
+        uint64_t key = spill_and_ask(&r, 0);
+        uint32_t start = refused ? 0 : 4, rows = (uint32_t)HEARD(r.f.s, pages_reserve)->tokens.count - 1;
+        r.routes[2] = grant_blocks(&r.f, 2, 0, 4);
+        r.lane[2] = open_lane(&r.f);
+        SAY(r.f.s, PAGES, pages_loading, .route = r.routes[2], .reason = refused ? QR_E_BUSY : 0,
+            .pages = {victim_pages, refused ? 0 : qr_div_up(rows, 4)});
+        if (refused) {
+            assert_int_equal(HEARD(r.f.s, spill_drop)->key, key);
+        } else {
+            SAY(r.f.s, TRANSFER, page_unspilled, .key = key, .boundary = 4, .reason = QR_E_DIGEST);
+            assert_int_equal(HEARD(r.f.s, load_ended)->end_rows, 4);
+            SAY(r.f.s, PAGES, load_closed, .route = r.routes[2], .boundary = 4, .pages = {victim_pages + 1, qr_div_up(rows, 4) - 1});
+        }
+        note_runs(&r);
+        assert_int_equal(next_start(&r, 2), start);
+        tear_down(&r.f);
+    }
+}
+
+/* Wherever a cancel comes, the rows are given up exactly once and the route is released. */
+static void test_cancelled_while_its_rows_are_away(void **state)
+{
+    (void)state;
+    for (uint32_t when = 0; when < 3; when++) { /* before, while the pages are asked for, while they are copied */
+        runs_t r = run_and_preempt(2);
+        uint64_t key = 0;
+        if (when == 0) {
+            cancel(&r, 2);
+            for (uint32_t i = 0; i < 2 && HEARD_COUNT(r.f.s, route_release) == 0; i++) done_oldest(&r);
+        } else {
+            uint32_t rows = until_quiet(&r, 2);
+            if (when == 2) key = say_pages(&r, 2, rows);
+            cancel(&r, 2);
+            assert_int_equal(HEARD_COUNT(r.f.s, spill_drop) + HEARD_COUNT(r.f.s, route_release), 0);
+            if (when == 1)
+                SAY(r.f.s, PAGES, route_pages_named, .route = r.routes[2], .pages = {victim_pages, qr_div_up(rows, 4)});
+            else
+                SAY(r.f.s, TRANSFER, page_spilled, .key = key, .bytes = 9);
+            note_runs(&r);
+        }
+        assert_int_equal(HEARD_COUNT(r.f.s, page_spill), 0);
+        assert_int_equal(HEARD_COUNT(r.f.s, spill_drop), when == 2);
+        if (when == 2) assert_int_equal(HEARD(r.f.s, spill_drop)->key, key);
+        say_closed(&r, 2);
+        tear_down(&r.f);
+    }
+    for (uint32_t when = 3; when < 6; when++) { /* in the queue, while its pages turn to loading, while the rows come back */
+        runs_t r;
+        uint64_t key = spill_and_ask(&r, 0);
+        uint32_t rows = (uint32_t)HEARD(r.f.s, pages_reserve)->tokens.count - 1;
+        if (when > 3) r.routes[2] = grant_blocks(&r.f, 2, 0, 4), r.lane[2] = open_lane(&r.f);
+        if (when > 4) SAY(r.f.s, PAGES, pages_loading, .route = r.routes[2], .pages = {victim_pages, qr_div_up(rows, 4)});
+        cancel(&r, 2);
+        assert_int_equal(HEARD_COUNT(r.f.s, spill_drop), when < 5);
+        assert_int_equal(HEARD_COUNT(r.f.s, restore_cancel), 0);
+        if (when < 5) assert_int_equal(HEARD(r.f.s, spill_drop)->key, key);
+        if (when == 3) { /* the grant that comes late is given back */
+            grant_blocks(&r.f, 2, 0, 4);
+            assert_int_equal(HEARD_COUNT(r.f.s, route_release), 1);
+        } else {
+            if (when == 4)
+                SAY(r.f.s, PAGES, pages_loading, .route = r.routes[2], .pages = {victim_pages, qr_div_up(rows, 4)});
+            else
+                SAY(r.f.s, TRANSFER, page_unspilled, .key = key, .boundary = rows, .bytes = 9);
+            assert_int_equal(HEARD(r.f.s, load_ended)->end_rows, when == 4 ? 0 : rows);
+            SAY(r.f.s, PAGES, load_closed, .route = r.routes[2], .boundary = 0);
+            say_closed(&r, 2);
+        }
+        tear_down(&r.f);
+    }
+}
+
+static void test_a_pending_copy_does_not_stand_yet(void **state)
+{
+    (void)state;
+    runs_t r = {.f = set_up_tranches(), .token = 50};
+    submit(&r.f, 1, 10, 4, 20);
+    r.routes[1] = grant_blocks(&r.f, 1, 0, 2);
+    r.lane[1] = open_lane(&r.f);
+    submit(&r.f, 2, 20, 8, 20);
+    r.routes[2] = 77;
+    SAY(r.f.s, PAGES, pages_granted, .request_id = 2, .attempt = 1, .route = 77, .boundary = 6, .group_counts = COLUMN32(3),
+        .first_blocks = COLUMN32(0), .pages = COLUMN64(1, 2, 3), .copy_sources = COLUMN64(9), .copy_targets = COLUMN64(2),
+        .copy_rows = COLUMN32(2), .copy_groups = COLUMN32(0));
+    if (HEARD_COUNT(r.f.s, pages_more)) SAY(r.f.s, PAGES, pages_added, .route = 77, .reason = QR_E_SHORTFALL, .pages_short = 1);
+    SAY(r.f.s, PAGES, pages_added, .route = r.routes[1], .reason = QR_E_SHORTFALL, .pages_short = 1);
+    assert_int_equal(HEARD(r.f.s, route_pages)->route, 77);
+    assert_int_equal(HEARD(r.f.s, route_pages)->rows, 4);
+    tear_down(&r.f);
+}
+
+/* The last of three makes room, comes back when the second ends, and is safe for a while. */
+static void test_a_resumed_one_is_safe_for_its_quantum(void **state)
+{
+    (void)state;
+    runs_t r = run_and_preempt(3);
+    uint32_t rows = until_quiet(&r, 3);
+    uint64_t key = say_pages(&r, 3, rows);
+    SAY(r.f.s, TRANSFER, page_spilled, .key = key, .bytes = 9);
+    note_runs(&r);
+    say_closed(&r, 3);
+    r.first_asks = false;
+    SAY(r.f.s, PAGES, pages_added, .route = r.routes[1], .first_block = 3, .pages = COLUMN64(qr_handle(9, 3)));
+    note_runs(&r);
+    cancel(&r, 2);
+    assert_int_equal(HEARD(r.f.s, pages_reserve)->request_id, 3);
+    r.routes[3] = grant_blocks(&r.f, 3, rows, 4);
+    r.lane[3] = open_lane(&r.f);
+    note_runs(&r);
+    for (uint32_t block = 4; block < 6; block++) { /* it has what it asks for: it waits for no answer */
+        SAY(r.f.s, PAGES, pages_added, .route = r.routes[3], .first_block = block, .pages = COLUMN64(qr_handle(block, 4)));
+        note_runs(&r);
+    }
+    while (!r.first_asks) done_oldest(&r);
+    assert_int_equal(next_start(&r, 3), rows); /* not a token since */
+    SAY(r.f.s, PAGES, pages_added, .route = r.routes[1], .reason = QR_E_SHORTFALL, .pages_short = 1);
+    assert_int_equal(metric(&r.f, PREEMPTIONS), 1);
+    tear_down(&r.f);
+}
+
+static void test_stale_spill_answers_change_nothing(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_tranches();
+    SAY(f.s, PAGES, route_pages_named, .route = 9);
+    assert_int_equal(f.s->outbox.notes[0].code, QR_NOTE_unexpected);
+    SAY(f.s, TRANSFER, page_spilled, .key = 9);
+    assert_int_equal(f.s->outbox.notes[0].code, QR_NOTE_unexpected);
+    SAY(f.s, TRANSFER, page_unspilled, .key = 9);
+    assert_int_equal(f.s->outbox.notes[0].code, QR_NOTE_unexpected);
+    assert_int_equal(f.s->outbox.count, 0);
     tear_down(&f);
 }
 
@@ -1189,6 +1555,14 @@ int main(void)
         cmocka_unit_test(test_the_switch_counts_what_the_restore_left),
         cmocka_unit_test(test_an_answer_grows_by_tranches_and_waits_when_short),
         cmocka_unit_test(test_a_later_lane_makes_room_and_goes_on_where_it_was),
+        cmocka_unit_test(test_spilled_rows_come_back),
+        cmocka_unit_test(test_only_what_does_not_stand_is_brought_back),
+        cmocka_unit_test(test_rows_without_room_are_computed_again),
+        cmocka_unit_test(test_rows_that_do_not_verify_are_computed_again),
+        cmocka_unit_test(test_cancelled_while_its_rows_are_away),
+        cmocka_unit_test(test_a_pending_copy_does_not_stand_yet),
+        cmocka_unit_test(test_a_resumed_one_is_safe_for_its_quantum),
+        cmocka_unit_test(test_stale_spill_answers_change_nothing),
         cmocka_unit_test(test_the_switch_fails_a_request_that_computes_more_rows),
         cmocka_unit_test(test_a_deadline_ends_queued_and_running_requests),
         cmocka_unit_test(test_windows_bound_the_rows_and_travel_with_the_next_batch),

@@ -406,6 +406,7 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
         given->params.captures = QR_CAPTURES_MAX;
     }
     given->params.over_commit = plan->over_commit;
+    given->params.spill_bytes = 0; /* the fake transfer keeps no rows of preempted requests yet: they are computed again */
     if (plan->over_commit) {
         given->params.tranche_tokens = plan->tranche_tokens;
         given->params.preempt_quantum = plan->preempt_quantum;
