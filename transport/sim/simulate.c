@@ -174,6 +174,9 @@ static void draw_store_faults(qr_sim_plan_t *plan, qr_prng_t *prng)
         f->other = (uint32_t)qr_prng_below(prng, 8);
         f->amount = f->kind == QR_FAULT_UNIT ? (uint32_t)qr_prng_below(prng, QR_SIM_UNITS) : between(prng, 1, 8);
         plan->workload.faults |= 1u << f->kind;
+        if (f->kind != QR_FAULT_ROT) continue;
+        f->amount = 1 + f->amount / 4; /* few files are read */
+        f->for_us = qr_max_u64(f->for_us, plan->busy_us / 3);
     }
 }
 

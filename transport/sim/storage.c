@@ -114,7 +114,8 @@ qr_sim_file_t *qr_sim_store_file(qr_sim_store_t *s, uint32_t node, const uint8_t
 {
     const disk_t *disk = &s->disks[node];
     for (uint32_t i = 0; i < disk->count; i++)
-        if (disk->files[i].state == DURABLE && memcmp(disk->files[i].content, content, 32) == 0) return &disk->files[i];
+        if (disk->files[i].state == DURABLE && !disk->files[i].removed && memcmp(disk->files[i].content, content, 32) == 0)
+            return &disk->files[i];
     return NULL;
 }
 
@@ -149,11 +150,11 @@ static uint64_t bytes_used(const disk_t *disk)
     return used;
 }
 
-/* G4: a bit turns over, the end is lost, another file's bytes lie there, or other bytes with a digest that fits. */
+/* G4: a bit turns over, the end is lost, another file's bytes lie there, or other bytes with a digest that fits, or nothing. */
 static void damage(qr_sim_store_t *s, disk_t *disk, qr_sim_file_t *f)
 {
     qr_sim_bytes_t *b = &f->on_disk;
-    uint64_t how = qr_sim_draw(4);
+    uint64_t how = qr_sim_draw(5);
     const qr_sim_file_t *other = &disk->files[qr_sim_draw(disk->count)];
     f->damaged = 1;
     s->counts.damage_done++;
@@ -161,6 +162,8 @@ static void damage(qr_sim_store_t *s, disk_t *disk, qr_sim_file_t *f)
         b->whole = 0;
     else if (how == 1 && other->state == DURABLE && other != f && !other->damaged)
         *b = other->on_disk;
+    else if (how == 4)
+        f->removed = 1;
     else
         b->words[qr_sim_draw(b->count)] ^= 1ull << qr_sim_draw(64);
     if (how != 2) return;
@@ -225,7 +228,8 @@ static void on_lease(const call_t *call)
     lease_t *lease = call->self->leases;
     while (lease < call->self->leases + LEASES && lease->id) lease++;
     if (f && one_in && !f->damaged && qr_sim_draw(one_in) == 0) damage(call->store, call->disk, f);
-    if (f && !f->on_disk.whole && qr_sim_draw(2)) { /* its size is not what it was */
+    bool seen = f && (f->removed || !f->on_disk.whole); /* it is not there, or its size is not what it was */
+    if (seen && !f->leases && (f->removed || qr_sim_draw(2))) {
         f->state = ASIDE;
         call->store->counts.damage_found++;
         f = NULL;
@@ -253,7 +257,8 @@ static void try_delete(const call_t *call, qr_sim_file_t *f)
         qr_send(call->outbox, d->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = d->key, .bytes = f->bytes}));
         d->from = 0;
     }
-    if (qr_sim_catalog_says(qr_sim_given(call->given)->catalog, call->self->node, f->chain, f->group)) /* G3 */
+    const qr_sim_catalog_t *catalog = qr_sim_given(call->given)->catalog;
+    if (catalog && qr_sim_catalog_says(catalog, call->self->node, f->chain, f->group)) /* G3 */
         qr_sim_finding("node %u deletes a file that the log still says stands there", call->self->node + 1);
     f->state = ABSENT;
     call->store->counts.dropped++;
@@ -284,13 +289,13 @@ static void on_release(const call_t *call)
         end_lease(call, lease, b->trust == 1, b->damage);
         body.reason = 0;
     }
-    if (body.reason) qr_sim_finding("node %u: a lease is given back that is not held", call->self->node + 1);
+    if (body.reason && qr_sim_world()) qr_sim_finding("node %u: a lease is given back that is not held", call->self->node + 1);
     qr_send(call->outbox, call->message->from, chunk_released, &body);
 }
 
 void qr_sim_store_blame(const qr_world_t *world, uint32_t node, uint64_t holder, const qr_sim_file_t *f)
 {
-    storage_t *self = qr_world_state(world, qr_sim_address(node, 0, QR_ROLE_storage));
+    storage_t *self = world ? qr_world_state(world, qr_sim_address(node, 0, QR_ROLE_storage)) : NULL;
     lease_t *its = NULL;
     for (uint32_t i = 0; self && i < LEASES; i++) {
         lease_t *lease = &self->leases[i];

@@ -38,8 +38,9 @@ typedef struct qr_sim_bytes {
 } qr_sim_bytes_t;
 
 typedef struct qr_sim_file {
-    uint32_t state, group;                        /* state: of storage.c */
-    uint32_t leases, damaged, leaving, was_aside; /* damaged: by this world; was_aside: it is written again after that was found */
+    uint32_t state, group; /* state: of storage.c */
+    uint32_t leases, damaged, leaving, was_aside, removed,
+        unused; /* damaged: by this world; was_aside: it is written again after that was found; removed: by somebody else */
     uint8_t chain[32], content[32];
     uint64_t bytes, key, due_us, trusted_epoch; /* key: least leaves first; trusted_epoch: of the storage that has seen it whole */
     qr_sim_bytes_t on_disk;

@@ -37,6 +37,7 @@ typedef struct asked {
 typedef struct transfer {
     uint64_t address;
     uint32_t node, device, asked_end, unused; /* asked_end: no place from here on was ever used */
+    uint64_t floors_at;                       /* offset of the least generations that may be moved, [pages of all groups] */
     move_t uploads[QR_RESTORE_UPLOADS], download;
     claim_t restores[QR_LANES_MAX], pins[PINS];
     asked_t asked[ASKED];
@@ -64,10 +65,12 @@ static claim_t *find_claim(claim_t *claims, uint32_t count, uint64_t id, bool op
 static qr_sim_row_word_t *row_of(const transfer_t *self, const qr_given_t *given, const move_t *m, uint32_t row, bool writes)
 {
     uint32_t page_tokens = given->layout.page_tokens, block = row / page_tokens - m->first_block;
-    void *device = qr_world_state(qr_sim_world(), qr_sim_address(self->node, self->device, QR_ROLE_executor));
+    void *device = qr_sim_given(given)->executor;
+    if (!device) device = qr_world_state(qr_sim_world(), qr_sim_address(self->node, self->device, QR_ROLE_executor));
     if (row / page_tokens < m->first_block || block >= m->count) qr_sim_finding("a move at row %u has no page for it", row);
-    bool may = writes ? has_claim(self->restores, QR_LANES_MAX, m->group, m->pages[block])
-                      : has_claim(self->pins, PINS, m->group, m->pages[block]);
+    bool may = !qr_sim_world() ? true
+               : writes        ? has_claim(self->restores, QR_LANES_MAX, m->group, m->pages[block])
+                               : has_claim(self->pins, PINS, m->group, m->pages[block]);
     if (!may && writes) qr_sim_finding("row %u of group %u is written into a page that is not being restored any more", row, m->group);
     if (!may) qr_sim_finding("row %u of group %u is read out of a page that is not pinned", row, m->group);
     return qr_sim_device_row(device, given, m->group, m->pages[block], row % page_tokens);
@@ -182,6 +185,21 @@ static void advance_download(transfer_t *self, const qr_given_t *given, uint64_t
     answer_download(self, given, fails ? QR_E_IO : 0, now_us, outbox);
 }
 
+static uint32_t *floor_of(const transfer_t *self, const qr_given_t *given, uint32_t group, uint64_t page)
+{
+    uint32_t *floors = (uint32_t *)(void *)((uint8_t *)(uintptr_t)self + self->floors_at), before = 0;
+    for (uint32_t g = 0; g < group; g++) before += given->layout.groups[g].pages;
+    return &floors[before + qr_handle_index(page)];
+}
+
+/* Whether a page was fenced under this generation, or a later one. */
+static bool is_stale(const transfer_t *self, const qr_given_t *given, const move_t *m)
+{
+    for (uint32_t i = 0; i < m->count; i++)
+        if (qr_handle_generation(m->pages[i]) < *floor_of(self, given, m->group, m->pages[i])) return true;
+    return false;
+}
+
 static void keep_pages(move_t *m, const qr_u64s_t *pages)
 {
     if (pages->count > PAGES_MAX) qr_sim_finding("a move of %llu pages", (unsigned long long)pages->count);
@@ -211,7 +229,7 @@ static void on_upload(transfer_t *self, const qr_given_t *given, const qr_messag
     memcpy(m->chain, b->chain.bytes, 32);
     keep_pages(m, &b->pages);
     m->due_us = message->now_us + move_us(self, given, given->layout.page_tokens);
-    qr_outbox_alarm(outbox, m->due_us);
+    if (is_stale(self, given, m)) answer_upload(self, given, m, QR_E_STALE, message->now_us, outbox);
 }
 
 static void on_download(transfer_t *self, const qr_given_t *given, const qr_message_t *message)
@@ -249,6 +267,10 @@ static void on_fence(transfer_t *self, const qr_given_t *given, const qr_message
     counts_of(given)->fenced++;
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
         if (is_fenced(&self->uploads[i], b)) answer_upload(self, given, &self->uploads[i], QR_E_FENCED, message->now_us, outbox);
+    for (uint64_t i = 0; i < b->pages.count; i++) {
+        uint32_t *floor = floor_of(self, given, b->groups.data[i], b->pages.data[i]);
+        *floor = qr_max_u32(*floor, qr_handle_generation(b->pages.data[i]) + 1);
+    }
     if (is_fenced(&self->download, b)) answer_download(self, given, QR_E_FENCED, message->now_us, outbox);
     qr_send(outbox, message->from, fenced, &(qr_fenced_t){.fence_id = b->fence_id});
 }
@@ -438,8 +460,9 @@ static void transfer_handle(void *block, const qr_given_t *given, const qr_messa
 
 static uint64_t transfer_bytes(const qr_given_t *given)
 {
-    (void)given;
-    return sizeof(transfer_t);
+    uint64_t pages = 0;
+    for (uint32_t g = 0; g < given->layout.group_count; g++) pages += given->layout.groups[g].pages;
+    return sizeof(transfer_t) + pages * sizeof(uint32_t);
 }
 
 static void transfer_init(void *block, const qr_given_t *given, uint64_t address)
@@ -449,6 +472,7 @@ static void transfer_init(void *block, const qr_given_t *given, uint64_t address
     self->address = address;
     self->node = qr_address_node(address) - 1;
     self->device = qr_address_device(address);
+    self->floors_at = sizeof(transfer_t);
 }
 
 static void transfer_print(const void *block, const qr_given_t *given, qr_text_t *text)

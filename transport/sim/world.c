@@ -269,8 +269,8 @@ static bool in_circle(const qr_world_t *world, uint64_t address)
 /* Whether what passes between these two passes within the circle: actors of one unit end together. */
 static bool through_circle(const qr_world_t *world, uint64_t a, uint64_t b)
 {
-    bool unit = qr_address_device(a) == qr_address_device(b) && qr_roles_unit(qr_address_role(a)) == qr_roles_unit(qr_address_role(b));
-    return !unit && in_circle(world, a) && in_circle(world, b);
+    if (!in_circle(world, a) || !in_circle(world, b)) return false;
+    return qr_address_device(a) != qr_address_device(b) || qr_roles_unit(qr_address_role(a)) != qr_roles_unit(qr_address_role(b));
 }
 
 static link_t *link_find(const qr_world_t *world, uint32_t a, uint32_t b)
