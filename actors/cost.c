@@ -24,6 +24,14 @@ uint64_t qr_cost_recompute_ns(const qr_calibration_t *calibration, uint32_t rows
     return (calibration->row_samples ? calibration->row_ns : QR_COST_ROW_NS) * (uint64_t)rows;
 }
 
+void qr_cost_restore_declined(qr_cost_t *cost, const qr_calibration_t *calibration)
+{
+    if (cost->restore_samples == 0 || QR_MUTANT(692)) return;
+    uint64_t most = 2 * qr_cost_recompute_ns(calibration, 1);
+    cost->restore_row_ns = qr_min_u64(cost->restore_row_ns, most);
+    cost->restore_row_ns = qr_max_u64(cost->restore_row_ns - cost->restore_row_ns / 16, 1);
+}
+
 bool qr_cost_restore_pays(const qr_cost_t *cost, const qr_calibration_t *calibration, uint32_t rows, uint32_t row_bytes)
 {
     if (QR_MUTANT(481)) return true;

@@ -394,7 +394,11 @@ static void lane_void(scheduler_t *self, lane_t *lane)
 }
 
 /* I9: rows that were never computed for the request. */
-static uint32_t honest_cached(const request_t *r) { return qr_min_u32(r->cached - r->found_later, r->computed_from) + r->found_later; }
+static uint32_t honest_cached(const request_t *r)
+{
+    if (QR_MUTANT(691)) return r->cached;
+    return qr_min_u32(r->cached - r->found_later, r->computed_from) + r->found_later;
+}
 
 static void send_ended(const call_t *call, const request_t *r, uint32_t finish, uint32_t error)
 {
@@ -711,11 +715,13 @@ static uint32_t rows_at_grant(const scheduler_t *self, const qr_pages_granted_t 
 }
 
 /* Whether the rows that durable chunks hold beyond the granted ones are worth bringing back. */
-static bool load_pays(const scheduler_t *self, const request_t *r, const qr_pages_granted_t *grant)
+static bool load_pays(scheduler_t *self, const request_t *r, const qr_pages_granted_t *grant)
 {
     uint32_t start = rows_at_grant(self, grant);
     if (r->durable_rows <= grant->boundary || start % self->page_tokens) return false;
-    return qr_cost_restore_pays(&self->cost, &self->calibration, r->durable_rows - grant->boundary, self->row_bytes);
+    bool pays = qr_cost_restore_pays(&self->cost, &self->calibration, r->durable_rows - grant->boundary, self->row_bytes);
+    if (!pays) qr_cost_restore_declined(&self->cost, &self->calibration);
+    return pays;
 }
 
 /* Whether spilled rows go beyond the granted ones. Memory is always faster than computing. */

@@ -339,7 +339,7 @@ static void test_what_was_found_stays_mended(void **state)
 static void test_seeds_that_found_something(void **state)
 {
     (void)state;
-    static const uint64_t of_store[] = {6, 25, 39, 161, 997, 1129, 2188, 2729};
+    static const uint64_t of_store[] = {6, 25, 39, 161, 182, 997, 1129, 2188, 2729};
     for (size_t i = 0; i < QR_COUNT(of_store); i++) {
         qr_sim_plan_t plan;
         qr_sim_result_t result;

@@ -188,7 +188,8 @@ static void draw_again(qr_sim_plan_t *plan)
     if (plan->window) return; /* a load ends within a window's pages: what is longer is computed (README.md) */
     w->again_rows = chunks * chunk + 1;
     w->again_tries = 4;
-    for (uint32_t n = 0; n < plan->node_count; n++) w->again_tries += plan->nodes[n].parts & QR_SIM_DEVICE ? 2 : 0;
+    for (uint32_t n = 0; n < plan->node_count; n++) /* what was slow once is tried again after a dozen (cost.h) */
+        w->again_tries += plan->nodes[n].parts & QR_SIM_DEVICE ? 13 * plan->nodes[n].devices : 0;
     w->again_us = 200000 + 16 * plan->store.write_us + chunks * 4 * plan->link_us;
 }
 

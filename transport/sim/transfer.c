@@ -81,7 +81,10 @@ static qr_sim_row_word_t *row_of(const transfer_t *self, const qr_given_t *given
 static uint64_t move_us(const transfer_t *self, const qr_given_t *given, uint32_t rows)
 {
     uint32_t slow = qr_max_u32(1, qr_world_fault(qr_sim_world(), self->node, QR_FAULT_SLOW));
-    return 1 + qr_sim_draw(1 + rows * qr_sim_store_work(qr_sim_given(given)->store)->move_ns / 1000) * slow;
+    const qr_sim_store_work_t *work = qr_sim_store_work(qr_sim_given(given)->store);
+    uint32_t one_in = qr_world_fault(qr_sim_world(), self->node, QR_FAULT_MOVES);
+    uint64_t stall_us = one_in && qr_sim_draw(2ull * one_in) == 0 ? qr_sim_draw(2000ull * work->restore_max_ms) : 0; /* it hangs */
+    return 1 + qr_sim_draw(1 + rows * work->move_ns / 1000) * slow + stall_us;
 }
 
 static bool move_fails(const transfer_t *self)

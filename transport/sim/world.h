@@ -46,7 +46,7 @@ enum qr_sim_fault_kind {
     QR_FAULT_STORAGE,  /* storage of `node` ends after `other` % 8 more messages and begins anew after for_us */
     QR_FAULT_FULL,     /* the disk of `node` takes nothing more for for_us */
     QR_FAULT_ROT,      /* one file in `amount` that is leased at `node` is damaged in silence for for_us */
-    QR_FAULT_MOVES,    /* one move in `amount` of the devices of `node` fails for for_us */
+    QR_FAULT_MOVES,    /* one move in `amount` of the devices of `node` fails for for_us, and half as many pieces hang */
     QR_FAULT_KINDS
 };
 typedef struct qr_sim_fault {
