@@ -48,6 +48,7 @@ enum {
     HASH_TOKENS = 16384,  /* tokens hashed in one call; a longer chain goes on in the next one, so that no step is delayed */
     ROOM_TRIES = 3,       /* times that room is made for one chunk */
     STALE_TRIES = 3,      /* times that a publish is made anew */
+    UNWANTED_MAX = 2,     /* the catalog knows this model with another layout: whatever is written would be dropped again */
     PINS_MAX = 8,         /* pins and unpins without an answer: the window of roles.def */
     RETRY_AFTER_MS = 100, /* when the catalog writer does not say */
     CHANGES_MAX = QR_CAPTURE_DROPS > 1 + 2 * QR_GROUPS_MAX ? QR_CAPTURE_DROPS : 1 + 2 * QR_GROUPS_MAX
@@ -99,7 +100,8 @@ typedef struct checkpoint_writer {
     uint32_t asked;          /* 1: chunk_find or chunk_victims is open */
     uint32_t unpins, drops_open, victim_count;
     uint32_t draining, stopping, group_count, page_tokens, chunk_tokens, tokens_max, slot_count;
-    uint32_t doubt; /* 1: an earlier asking of the node's publish may have been committed */
+    uint32_t unwanted, unused; /* nodes in a row that the catalog took for wrong; at UNWANTED_MAX nothing is captured any more */
+    uint32_t doubt;            /* 1: an earlier asking of the node's publish may have been committed */
     uint8_t contents[32 * QR_GROUPS_MAX];
     uint8_t root[32];
     uint8_t victim_chains[32 * QR_CAPTURE_DROPS];
@@ -553,6 +555,7 @@ static void find(const call_t *call)
 static void on_committed(const call_t *call)
 {
     checkpoint_writer_t *self = call->self;
+    if (self->unwanted < UNWANTED_MAX) self->unwanted = 0;
     self->publish = QUIET;
     if (self->phase == WITHDRAWING) {
         drop(call);
@@ -582,6 +585,8 @@ static void refused_for_good(const call_t *call, uint32_t reason)
     qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_publish_failed, 0, reason, self->sequence, self->durable_rows);
     self->publish = QUIET;
     bool node = self->phase == PUBLISHING;
+    if (node && reason == QR_E_INVALID && self->unwanted < UNWANTED_MAX && ++self->unwanted == UNWANTED_MAX)
+        qr_outbox_note(call->outbox, QR_LEVEL_ERROR, QR_NOTE_unwanted, 0, self->chunk_tokens, self->group_count, 0);
     self->phase = STAGING;
     give_up(call, node || reason != QR_E_SHORTFALL ? reason : QR_E_NO_SPACE);
     if (node) {
@@ -695,6 +700,7 @@ static uint32_t judge(const checkpoint_writer_t *self, const qr_capture_t *b, ui
     if (self->draining) return QR_E_DRAINING;
     if (!self->catalog) return QR_E_UNSUPPORTED;
     if (!self->link) return QR_E_PEER_DOWN;
+    if (self->unwanted == UNWANTED_MAX) return QR_E_UNSUPPORTED;
     *ret_index = NONE;
     for (uint32_t c = 0; c < QR_CAPTURES_MAX; c++)
         if (!self->capture_table[c].open) *ret_index = c;

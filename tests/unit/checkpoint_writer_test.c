@@ -629,6 +629,21 @@ static void test_a_node_in_doubt_is_withdrawn_before_it_is_dropped(void **unused
     }
 }
 
+/* A store whose catalog knows this model with other chunks takes nothing: two nodes are enough to know. */
+static void test_what_the_catalog_does_not_want_is_not_written_again_and_again(void **unused)
+{
+    (void)unused;
+    for (uint64_t id = 1; id <= 2; id++) {
+        written(capture_to_write(id), 5);
+        refused(id, QR_E_INVALID, 0);
+        expect_captured(id, QR_E_INVALID, 0);
+        dropped(HEARD(stand, chunk_drop)->key);
+    }
+    capture(3, 0, 8);
+    expect_captured(3, QR_E_UNSUPPORTED, 0);
+    assert_int_equal(HEARD_COUNT(stand, chunk_find), 0);
+}
+
 static void test_refused_for_good_drops_the_file(void **unused)
 {
     (void)unused;
@@ -1216,7 +1231,7 @@ static void run_answer(run_t *r)
 }
 static void run_catalog(run_t *r)
 {
-    static const uint32_t bad[] = {QR_E_BUSY, QR_E_STALE, QR_E_IO, QR_E_INVALID};
+    static const uint32_t bad[] = {QR_E_BUSY, QR_E_STALE, QR_E_IO, QR_E_LIMIT};
     if (!r->publish_open) return;
     r->publish_open = false;
     uint64_t what = qr_prng_below(&r->prng, 60);
@@ -1334,7 +1349,7 @@ static void random_run(uint64_t seed)
                   (unsigned long long)r->by_reason[QR_E_DEADLINE], (unsigned long long)r->links_lost, (unsigned long long)r->storage_lost);
     assert_true(r->done > 500 && r->nodes > 1000 && r->withdrawals > 200 && r->drops > 500 && r->repeats > 100);
     assert_true(r->by_reason[QR_E_NO_SPACE] > 50 && r->by_reason[QR_E_IO] > 50 && r->by_reason[QR_E_NOT_FOUND] > 50 &&
-                r->by_reason[QR_E_PEER_DOWN] > 50 && r->by_reason[QR_E_DEADLINE] > 50 && r->by_reason[QR_E_INVALID] > 10);
+                r->by_reason[QR_E_PEER_DOWN] > 50 && r->by_reason[QR_E_DEADLINE] > 50 && r->by_reason[QR_E_LIMIT] > 10);
     free(r);
 }
 /* Wherever it were killed: what the catalog says is durable, and what is deleted the catalog does not say. */
@@ -1367,6 +1382,7 @@ int main(void)
         TEST(test_a_link_that_ends_ends_captures_but_not_the_publish),
         TEST(test_stale_is_published_anew_a_few_times),
         TEST(test_a_node_in_doubt_is_withdrawn_before_it_is_dropped),
+        TEST(test_what_the_catalog_does_not_want_is_not_written_again_and_again),
         TEST(test_refused_for_good_drops_the_file),
         TEST_TWO(test_parts_of_several_groups_are_withdrawn_first),
         TEST_TWO(test_one_slot_takes_one_group_after_the_other),
