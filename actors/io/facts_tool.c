@@ -70,7 +70,7 @@ static bool hex(const char *word, uint8_t ret_bytes[32])
                          : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
                                                 : 16;
         if (digit == 16) return false;
-        ret_bytes[i / 2] = (uint8_t)(i % 2 ? ret_bytes[i / 2] << 4 | digit : digit);
+        ret_bytes[i / 2] = (uint8_t)(i % 2 ? (uint32_t)ret_bytes[i / 2] << 4 | digit : digit);
     }
     return true;
 }
