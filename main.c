@@ -8,6 +8,7 @@
 #include "actors/io/bench.h"
 #include "actors/checkpoint_writer.h"
 #include "actors/io/activity.h"
+#include "actors/io/continuation_tool.h"
 #include "actors/io/executor.h"
 #include "actors/io/facts.h"
 #include "actors/io/facts_tool.h"
@@ -739,6 +740,7 @@ static const struct subcommand {
     {"serve", serve_main, "serve a model to OpenAI clients"},
     {"generate", generate_main, "answer one prompt and end"},
     {"catalog", catalog_main, "ask, check or make again a store's catalog"},
+    {"continuation", qr_continuation_tool_main, "list, save, fork and drop saved continuations of a running server"},
     {"inspect", inspect_main, "print what a model file or a chunk file holds"},
     {"doctor", qr_doctor_main, "check this machine and say what to do"},
     {"bench", bench_main, "measure prefill, decode and streams through the actors"},
@@ -752,7 +754,7 @@ static const struct subcommand {
 static void print_subcommands(FILE *out)
 {
     fprintf(out, "usage: quire SUBCOMMAND [options]\n");
-    for (size_t i = 0; i < QR_COUNT(subcommands); i++) fprintf(out, "  %-9s %s\n", subcommands[i].name, subcommands[i].sentence);
+    for (size_t i = 0; i < QR_COUNT(subcommands); i++) fprintf(out, "  %-12s %s\n", subcommands[i].name, subcommands[i].sentence);
     fprintf(out, "quire SUBCOMMAND --help lists its options.\n");
 }
 /* What was printed reached its reader, or the status says it did not. */

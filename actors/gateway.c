@@ -399,6 +399,22 @@ static fault_t check_input(const qr_given_t *given, const qr_request_submit_t *b
     return fault(0, "", "");
 }
 
+/* A continuation goes with the input it must begin. */
+static fault_t check_prefix(const qr_given_t *given, const qr_request_submit_t *b)
+{
+    if (b->prefix_tokens.count == 0)
+        return fault(b->prefix_text.count ? QR_E_INVALID : 0, "continuation", "a text came without its tokens");
+    if (b->prefix_tokens.count > given->layout.context_tokens) return fault(QR_E_CONTEXT, "continuation", qr_error_sentence(QR_E_CONTEXT));
+    for (uint64_t i = 0; i < b->prefix_tokens.count; i++)
+        if (b->prefix_tokens.data[i] >= given->vocabulary.count)
+            return fault(QR_E_MISMATCH, "continuation", "a token id of the continuation is outside the vocabulary");
+    if (b->kind != QR_INPUT_TOKENS) return fault(0, "", "");
+    if (b->tokens.count < b->prefix_tokens.count ||
+        (memcmp(b->tokens.data, b->prefix_tokens.data, 4 * b->prefix_tokens.count) != 0 && !QR_MUTANT(688)))
+        return fault(QR_E_MISMATCH, "continuation", "the prompt does not begin with the token ids that the continuation holds");
+    return fault(0, "", "");
+}
+
 static fault_t check_sampling(const qr_request_submit_t *b)
 {
     const uint32_t one = 0x3f800000u, largest = 0x7f7fffffu;
@@ -433,6 +449,7 @@ static fault_t check_submit(const gateway_t *self, const qr_given_t *given, uint
     if (b->echo_prompt && qr_address_role(asker) != QR_ROLE_prompt) return fault(QR_E_INVALID, "echo", "prompt ids are not given out here");
     if (b->echo_prompt && self->echo_owner) return fault(QR_E_BUSY, "", qr_error_sentence(QR_E_BUSY));
     fault_t f = check_input(given, b);
+    if (f.reason == 0) f = check_prefix(given, b);
     if (f.reason == 0) f = check_sampling(b);
     if (f.reason == 0) f = check_tenant(self, b);
     return f;
@@ -597,6 +614,8 @@ static void on_request_submit(gateway_t *self, const qr_given_t *given, const qr
     turn(self, r, ENCODING);
     qr_text_encode_t ask = {
         .request_id = r->id, .kind = QR_MUTANT(527) ? QR_INPUT_TEXT : b->kind, .text = b->text, .roles = b->roles, .lengths = b->lengths};
+    ask.prefix_text = b->prefix_text;
+    ask.prefix_tokens = b->prefix_tokens;
     qr_send(outbox, self->text, text_encode, &ask);
 }
 

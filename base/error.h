@@ -39,7 +39,8 @@
     X(30, NO_SPACE, "the disk or the store's bound has no room")                                                                           \
     X(31, WORTHLESS, "costs more than it is expected to save")                                                                             \
     X(32, QUOTA, "the quota of this key's tenant is reached; try again later")                                                             \
-    X(33, FENCED, "its pages are leaving: nothing moves to or from them any more")
+    X(33, FENCED, "its pages are leaving: nothing moves to or from them any more")                                                         \
+    X(34, MISMATCH, "what was asked does not continue what was saved")
 
 #define QR_ERROR_ENUM(code, name, sentence) QR_E_##name = (code),
 enum { QR_ERROR_MAP(QR_ERROR_ENUM) QR_E_COUNT };

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/mutant.h"
+#include "base/render.h"
 #include "model/gguf.h"
 #include "model/pretokenize.h"
 #include "model/refuse.h"
@@ -327,8 +328,9 @@ static int read_names(const qr_gguf_t *file, char pre[64], char *message, size_t
         snprintf(message, message_bytes, "%s: tokenizer.ggml.model is missing; supported: gpt2", qr_gguf_path(file));
     if (error) return error == -QR_E_NOT_FOUND ? -QR_E_UNSUPPORTED : error;
     if (!qr_gguf_string_is(text, "gpt2"))
-        return qr_refuse(message, message_bytes, QR_E_UNSUPPORTED, "%s: tokenizer.ggml.model: %s is not supported; supported: gpt2 (byte-level BPE)",
-                         qr_gguf_path(file), qr_shown(text).text);
+        return qr_refuse(message, message_bytes, QR_E_UNSUPPORTED,
+                         "%s: tokenizer.ggml.model: %s is not supported; supported: gpt2 (byte-level BPE)", qr_gguf_path(file),
+                         qr_shown(text).text);
     strcpy(pre, "default");
     error = qr_gguf_get_string(file, "tokenizer.ggml.pre", &text, message, message_bytes);
     if (error == -QR_E_NOT_FOUND) return 0;
@@ -708,5 +710,86 @@ int qr_tokenizer_chat(qr_tokenizer_t *tokenizer, const uint32_t *roles, const ui
         snprintf(message, message_bytes, error == -QR_E_LIMIT ? "the prompt has too many tokens" : "not enough memory");
     else
         *count = sink.count;
+    return error;
+}
+
+/* ---- renders that are kept and continued ---------------------------------------------------------------------------------- */
+
+int qr_tokenizer_render(qr_tokenizer_t *tokenizer, const uint32_t *roles, const uint32_t *lengths, size_t messages, const char *text,
+                        uint8_t **ret_render, size_t *ret_bytes, char *message, size_t message_bytes)
+{
+    int error = check_chat(tokenizer, lengths, messages, text, message, message_bytes);
+    if (error) return error;
+    size_t bytes = qr_template_bytes(tokenizer->chat_template, roles, lengths, messages), from = 0, to = 0;
+    char *plain = malloc(bytes + 1);
+    uint8_t *render = malloc(bytes + 2 * messages + 1);
+    qr_template_range_t *contents = calloc(messages + 1, sizeof *contents);
+    if (plain && render && contents) {
+        qr_template_render(tokenizer->chat_template, roles, lengths, messages, text, plain, contents);
+        for (size_t i = 0; i < messages; i++) {
+            size_t before = contents[i].first - from;
+            qr_copy(render + to, plain + from, before);
+            to += before;
+            render[to++] = QR_RENDER_CONTENT;
+            qr_copy(render + to, plain + contents[i].first, contents[i].bytes);
+            to += contents[i].bytes;
+            render[to++] = QR_RENDER_CONTENT_END;
+            from = contents[i].first + contents[i].bytes;
+        }
+        qr_copy(render + to, plain + from, bytes - from);
+        *ret_bytes = to + bytes - from;
+        *ret_render = render;
+        render = NULL;
+    } else {
+        error = -QR_E_MEMORY;
+        snprintf(message, message_bytes, "not enough memory");
+    }
+    free(plain);
+    free(render);
+    free(contents);
+    return error;
+}
+
+/* Copies what follows skip without its marks; contents: the ranges of it that messages said. false: the marks do not pair. */
+static bool unmark(const uint8_t *render, size_t bytes, size_t skip, uint8_t *plain, size_t *ret_bytes, qr_template_range_t *contents,
+                   size_t *ret_count)
+{
+    bool inside = false;
+    size_t to = 0, count = 0;
+    for (size_t at = 0; at < bytes; at++) {
+        bool begin = render[at] == QR_RENDER_CONTENT, end = render[at] == QR_RENDER_CONTENT_END;
+        if ((begin && inside) || (end && !inside)) return false;
+        if (begin || end) inside = begin;
+        if (begin && at >= skip) contents[count].first = to;
+        if (at == skip && inside && !begin) contents[count].first = to; /* skip cuts a content */
+        if (end && at >= skip) {
+            contents[count].bytes = to - contents[count].first;
+            count++;
+        }
+        if (!begin && !end && at >= skip) plain[to++] = render[at];
+    }
+    *ret_bytes = to;
+    *ret_count = count;
+    return !inside;
+}
+
+int qr_tokenizer_encode_render(qr_tokenizer_t *tokenizer, const uint8_t *render, size_t bytes, size_t skip, uint32_t *tokens,
+                               size_t capacity, size_t *count)
+{
+    size_t marks = 0, plain_bytes, content_count;
+    for (size_t i = 0; i < bytes; i++) marks += render[i] == QR_RENDER_CONTENT;
+    uint8_t *plain = malloc(bytes + 1);
+    qr_template_range_t *contents = calloc(marks + 2, sizeof *contents);
+    int error = plain && contents ? 0 : -QR_E_MEMORY;
+    if (!error &&
+        (skip > bytes || !unmark(render, bytes, skip, plain, &plain_bytes, contents, &content_count) || !qr_utf8_valid(plain, plain_bytes)))
+        error = -QR_E_FORMAT;
+    if (!error) {
+        sink_t sink = {tokens, *count, capacity};
+        error = encode_text(tokenizer, plain, plain_bytes, contents, content_count, &sink);
+        if (!error) *count = sink.count;
+    }
+    free(plain);
+    free(contents);
     return error;
 }

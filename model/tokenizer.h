@@ -21,6 +21,14 @@ bool qr_tokenizer_bos(const qr_tokenizer_t *tokenizer, uint32_t *ret_token);
 int qr_tokenizer_chat(qr_tokenizer_t *tokenizer, const uint32_t *roles, const uint32_t *lengths, size_t messages, const char *text,
                       uint32_t *tokens, size_t capacity, size_t *count, char *message, size_t message_bytes);
 
+/* The render of a chat (base/render.h), malloc()ed into *ret_render; errors as qr_tokenizer_chat. */
+int qr_tokenizer_render(qr_tokenizer_t *tokenizer, const uint32_t *roles, const uint32_t *lengths, size_t messages, const char *text,
+                        uint8_t **ret_render, size_t *ret_bytes, char *message, size_t message_bytes);
+/* Appends the ids of what follows the first `skip` bytes of a render, by the rules of qr_tokenizer_chat and without a begin token. skip may
+ * lie inside a content, at a character's begin. -QR_E_FORMAT (the marks do not pair, or not UTF-8), _LIMIT, _MEMORY. */
+int qr_tokenizer_encode_render(qr_tokenizer_t *tokenizer, const uint8_t *render, size_t bytes, size_t skip, uint32_t *tokens,
+                               size_t capacity, size_t *count);
+
 /* The same tokenizer from tables in memory, for tests, fuzzing and other file formats; nothing of them is kept but chat_template. */
 typedef struct qr_token_text {
     const char *data; /* in the byte alphabet of byte-level BPE: each character stands for one byte */

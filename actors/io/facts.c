@@ -9,11 +9,16 @@
  *   http, prompt
  *     facts_query --------------> |
  *     <- facts_page, facts_refused|
+ *   http
+ *     continuation_save, _read, _list, _drop -> | fsync, then
+ *     <- continuation_saved, _found, _listed, _dropped
  *
  * Every question is answered in its handler: nothing is queued here, and what the log has and the facts have not yet is read from the log.
  *
  * K1. appended follows the log's own durability; the facts follow one record a piece. A question sees every transaction that was answered.
  * K2. An append is taken if its number is the next and no later writer wrote; the same number and epoch again is answered the same.
+ * Saved continuations (store/continuations.h) are files of their own beside the log.
+ *
  * K3. Damage never answers: the facts are made again from the log (facts_book.h), or the question is refused and a line says why. */
 #include "actors/io/facts.h"
 
@@ -24,6 +29,8 @@
 #include "actors/io/facts_book.h"
 #include "actors/note.h"
 #include "base/error.h"
+#include "base/mutant.h"
+#include "store/continuations.h"
 
 enum { ITEMS_MAX = 512, MESSAGE_BYTES = 1200, RETRY_US = 60000000 /* making all facts again may take seconds */ };
 
@@ -34,9 +41,20 @@ typedef struct facts_columns {
     uint64_t sizes[ITEMS_MAX], txs[ITEMS_MAX], times_us[ITEMS_MAX], publishers[ITEMS_MAX];
 } facts_columns_t;
 
+typedef struct continuation_list {
+    uint8_t ids[QR_CONTINUATION_ID_BYTES * QR_CONTINUATIONS_MAX], names[QR_CONTINUATION_NAME_BYTES_MAX * QR_CONTINUATIONS_MAX],
+        owners[QR_CONTINUATION_NAME_BYTES_MAX * QR_CONTINUATIONS_MAX];
+    uint64_t created_us[QR_CONTINUATIONS_MAX], expires_us[QR_CONTINUATIONS_MAX];
+    uint32_t name_lengths[QR_CONTINUATIONS_MAX], owner_lengths[QR_CONTINUATIONS_MAX], pins[QR_CONTINUATIONS_MAX],
+        token_counts[QR_CONTINUATIONS_MAX], text_lengths[QR_CONTINUATIONS_MAX];
+} continuation_list_t;
+
 typedef struct facts_actor {
     uint64_t address, epoch;
     qr_facts_book_t *book;
+    qr_continuations_t *continuations;
+    continuation_list_t *list; /* what a list is put together in */
+    uint64_t saves, saves_failed, resumes;
     uint64_t appends, appends_failed, reads, reads_failed, queries, queries_refused;
     uint64_t rebuilt, snapshots_failed, poisoned; /* of the book, as said last */
     uint64_t retry_us;                            /* catching up failed: not before; 0: it did not */
@@ -56,7 +74,15 @@ static void init(void *block, const qr_given_t *given, uint64_t address)
     ((facts_actor_t *)block)->address = address;
 }
 
-static void done(void *block) { qr_facts_book_close(&((facts_actor_t *)block)->book); }
+static void close_store(facts_actor_t *self)
+{
+    qr_facts_book_close(&self->book);
+    qr_continuations_close(&self->continuations);
+    free(self->list);
+    self->list = NULL;
+}
+
+static void done(void *block) { close_store(block); }
 
 static uint64_t wall_us(void)
 {
@@ -65,12 +91,17 @@ static uint64_t wall_us(void)
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
+static void print_lines(const char *line)
+{
+    for (const char *end; (end = strchr(line, '\n')); line = end + 1) fprintf(stderr, "quire: %.*s\n", (int)(end - line), line);
+}
+
 /* Lines of the book for the operator, and notes of what changed. */
 static void tell(facts_actor_t *self, qr_outbox_t *outbox)
 {
+    if (self->continuations) print_lines(qr_continuations_report(self->continuations));
     if (!self->book) return;
-    const char *line = qr_facts_book_report(self->book);
-    for (const char *end; (end = strchr(line, '\n')); line = end + 1) fprintf(stderr, "quire: %.*s\n", (int)(end - line), line);
+    print_lines(qr_facts_book_report(self->book));
     qr_facts_book_state_t state;
     qr_facts_book_state(self->book, &state);
     if (state.rebuilt > self->rebuilt)
@@ -92,7 +123,11 @@ static void on_start(facts_actor_t *self, const qr_given_t *given, const qr_mess
     if (given->params.store[0]) {
         const qr_facts_book_config_t config = {.store = given->params.store, .history_bytes = given->params.history_bytes};
         int code = self->book ? 0 : qr_facts_book_open(&config, &self->book, sentence, sizeof sentence);
-        body.reason = (uint32_t)-code;
+        if (!code && !self->continuations)
+            code = qr_continuations_open(given->params.store, (uint32_t)given->params.continuations_max, &self->continuations, sentence,
+                                         sizeof sentence);
+        if (!self->list) self->list = malloc(sizeof *self->list);
+        body.reason = self->list || code ? (uint32_t)-code : QR_E_MEMORY;
     }
     if (body.reason) body.text = (qr_bytes_t){(const uint8_t *)sentence, strlen(sentence)};
     tell(self, outbox);
@@ -193,11 +228,160 @@ static void on_facts_query(facts_actor_t *self, const qr_message_t *message, qr_
             (&(qr_facts_refused_t){.query_id = b->query_id, .reason = reason, .oldest_tx = state.oldest_tx}));
 }
 
+/* ---- continuations ------------------------------------------------------------------------------------------------------------ */
+
+/* Copies a name of a message. false: too long, or not one string. */
+static bool take_name(char *to, size_t most, qr_bytes_t from)
+{
+    if (from.count > most || (from.count && memchr(from.data, 0, from.count))) return false;
+    qr_copy(to, from.data, from.count);
+    to[from.count] = 0;
+    return true;
+}
+static qr_bytes_t bytes_of(const char *text) { return (qr_bytes_t){(const uint8_t *)text, strlen(text)}; }
+
+/* What is to be saved: given whole, or the source under new names. 0 or a reason. */
+static uint32_t gather(facts_actor_t *self, const qr_continuation_save_t *b, uint64_t now_us, qr_continuation_t *x)
+{
+    char tenant[QR_CONTINUATION_TENANT_BYTES_MAX + 1], name[QR_CONTINUATION_NAME_BYTES_MAX + 1], owner[QR_CONTINUATION_NAME_BYTES_MAX + 1];
+    if (b->id.count != QR_CONTINUATION_ID_BYTES || (b->source.count && b->source.count != QR_CONTINUATION_ID_BYTES) ||
+        !take_name(tenant, QR_CONTINUATION_TENANT_BYTES_MAX, b->tenant) || !take_name(name, QR_CONTINUATION_NAME_BYTES_MAX, b->name) ||
+        !take_name(owner, QR_CONTINUATION_NAME_BYTES_MAX, b->owner))
+        return QR_E_INVALID;
+    if (b->source.count) {
+        int status = qr_continuations_get(self->continuations, b->source.data, tenant, now_us, x);
+        if (status) return (uint32_t)-status;
+    } else {
+        if (b->tokens.count > QR_CONTEXT_MAX || b->text.count > QR_RENDER_BYTES_MAX || b->cache_salt.count > QR_SALT_BYTES_MAX)
+            return QR_E_LIMIT;
+        memcpy(x->fingerprint, b->fingerprint.bytes, 32);
+        x->salt_bytes = (uint32_t)b->cache_salt.count;
+        qr_copy(x->salt, b->cache_salt.data, b->cache_salt.count);
+        x->tokens = b->tokens.data;
+        x->text = b->text.data;
+        x->head.token_count = (uint32_t)b->tokens.count;
+        x->head.text_bytes = (uint32_t)b->text.count;
+    }
+    strcpy(x->head.tenant, tenant);
+    if (name[0]) strcpy(x->head.name, name);
+    if (owner[0]) strcpy(x->head.owner, owner);
+    memcpy(x->head.id, b->id.data, sizeof x->head.id);
+    x->head.created_us = now_us;
+    x->head.expires_us = b->ttl_us ? now_us + qr_min_u64(b->ttl_us, UINT64_MAX / 2) : 0;
+    x->head.pin = b->pin != 0;
+    return 0;
+}
+
+static void on_continuation_save(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_continuation_save_t *b = &message->body.continuation_save;
+    qr_continuation_t x = {0};
+    uint64_t now_us = wall_us();
+    uint32_t reason = self->continuations ? gather(self, b, now_us, &x) : QR_E_PEER_DOWN;
+    if (reason == 0) reason = (uint32_t)-qr_continuations_put(self->continuations, &x, now_us);
+    self->saves++;
+    self->saves_failed += reason != 0;
+    tell(self, outbox);
+    qr_continuation_saved_t body = {.key = b->key, .reason = reason};
+    if (reason == 0) {
+        body.name = bytes_of(x.head.name);
+        body.owner = bytes_of(x.head.owner);
+        body.created_us = x.head.created_us;
+        body.expires_us = x.head.expires_us;
+        body.token_count = x.head.token_count;
+        body.text_bytes = x.head.text_bytes;
+    }
+    qr_send(outbox, message->from, continuation_saved, &body);
+}
+
+static void on_continuation_read(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_continuation_read_t *b = &message->body.continuation_read;
+    char tenant[QR_CONTINUATION_TENANT_BYTES_MAX + 1];
+    qr_continuation_t x;
+    uint32_t reason = b->id.count != QR_CONTINUATION_ID_BYTES || !take_name(tenant, QR_CONTINUATION_TENANT_BYTES_MAX, b->tenant)
+                          ? QR_E_INVALID
+                      : !self->continuations ? QR_E_PEER_DOWN
+                                             : 0;
+    if (reason == 0) reason = (uint32_t)-qr_continuations_get(self->continuations, b->id.data, tenant, wall_us(), &x);
+    tell(self, outbox);
+    qr_continuation_found_t body = {.key = b->key, .reason = reason};
+    if (reason == 0) {
+        self->resumes++;
+        body.id = (qr_bytes_t){x.head.id, sizeof x.head.id};
+        body.name = bytes_of(x.head.name);
+        body.owner = bytes_of(x.head.owner);
+        body.created_us = x.head.created_us;
+        body.expires_us = x.head.expires_us;
+        body.pin = x.head.pin;
+        memcpy(body.fingerprint.bytes, x.fingerprint, 32);
+        body.cache_salt = (qr_bytes_t){x.salt, x.salt_bytes};
+        body.text = (qr_bytes_t){x.text, x.head.text_bytes};
+        body.tokens = (qr_u32s_t){x.tokens, x.head.token_count};
+    }
+    qr_send(outbox, message->from, continuation_found, &body);
+}
+
+static void on_continuation_list(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_continuation_list_t *b = &message->body.continuation_list;
+    char tenant[QR_CONTINUATION_TENANT_BYTES_MAX + 1];
+    continuation_list_t *l = self->list;
+    uint64_t now_us = wall_us(), count = 0, names = 0, owners = 0;
+    uint32_t reason = !take_name(tenant, QR_CONTINUATION_TENANT_BYTES_MAX, b->tenant) ? QR_E_INVALID
+                      : !self->continuations || !l                                    ? QR_E_PEER_DOWN
+                                                                                      : 0,
+             at = 0;
+    const qr_continuation_head_t *h;
+    while (reason == 0 && (h = qr_continuations_next(self->continuations, tenant, now_us, &at))) {
+        memcpy(l->ids + sizeof h->id * count, h->id, sizeof h->id);
+        l->name_lengths[count] = (uint32_t)strlen(h->name);
+        l->owner_lengths[count] = (uint32_t)strlen(h->owner);
+        memcpy(l->names + names, h->name, l->name_lengths[count]);
+        memcpy(l->owners + owners, h->owner, l->owner_lengths[count]);
+        names += l->name_lengths[count];
+        owners += l->owner_lengths[count];
+        l->created_us[count] = h->created_us;
+        l->expires_us[count] = h->expires_us;
+        l->pins[count] = h->pin;
+        l->token_counts[count] = h->token_count;
+        l->text_lengths[count++] = h->text_bytes;
+    }
+    qr_continuation_listed_t body = {.key = b->key, .reason = reason};
+    if (count) {
+        body.ids = (qr_bytes_t){l->ids, QR_CONTINUATION_ID_BYTES * count};
+        body.name_lengths = (qr_u32s_t){l->name_lengths, count};
+        body.names = (qr_bytes_t){l->names, names};
+        body.owner_lengths = (qr_u32s_t){l->owner_lengths, count};
+        body.owners = (qr_bytes_t){l->owners, owners};
+        body.created_us = (qr_u64s_t){l->created_us, count};
+        body.expires_us = (qr_u64s_t){l->expires_us, count};
+        body.pins = (qr_u32s_t){l->pins, count};
+        body.token_counts = (qr_u32s_t){l->token_counts, count};
+        body.text_lengths = (qr_u32s_t){l->text_lengths, count};
+    }
+    qr_send(outbox, message->from, continuation_listed, &body);
+}
+
+static void on_continuation_drop(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_continuation_drop_t *b = &message->body.continuation_drop;
+    char tenant[QR_CONTINUATION_TENANT_BYTES_MAX + 1];
+    uint32_t reason = b->id.count != QR_CONTINUATION_ID_BYTES || !take_name(tenant, QR_CONTINUATION_TENANT_BYTES_MAX, b->tenant)
+                          ? QR_E_INVALID
+                      : !self->continuations ? QR_E_PEER_DOWN
+                                             : 0;
+    if (reason == 0) reason = (uint32_t)-qr_continuations_drop(self->continuations, b->id.data, tenant, wall_us());
+    qr_send(outbox, message->from, continuation_dropped, (&(qr_continuation_dropped_t){.key = b->key, .reason = reason}));
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------------------ */
+
 static void on_stop(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
     if (self->book) (void)qr_facts_book_catch_up(self->book, UINT32_MAX);
     tell(self, outbox);
-    qr_facts_book_close(&self->book);
+    close_store(self);
     qr_send(outbox, message->from, stopped, (&(qr_stopped_t){.reason = QR_E_OK}));
 }
 
@@ -209,6 +393,10 @@ static void handle(void *block, const qr_given_t *given, const qr_message_t *mes
     case QR_MESSAGE_append: on_append(self, message, outbox); break;
     case QR_MESSAGE_log_read: on_log_read(self, message, outbox); break;
     case QR_MESSAGE_facts_query: on_facts_query(self, message, outbox); break;
+    case QR_MESSAGE_continuation_save: on_continuation_save(self, message, outbox); break;
+    case QR_MESSAGE_continuation_read: on_continuation_read(self, message, outbox); break;
+    case QR_MESSAGE_continuation_list: on_continuation_list(self, message, outbox); break;
+    case QR_MESSAGE_continuation_drop: on_continuation_drop(self, message, outbox); break;
     case QR_MESSAGE_drain: /* every question is answered in its handler: nothing is ever open */
         qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = 0}));
         break;
@@ -248,9 +436,10 @@ static void print(const void *block, const qr_given_t *given, qr_text_t *text)
     const struct {
         const char *name;
         uint64_t value;
-    } numbers[] = {{"facts: appends ", self->appends}, {", failed ", self->appends_failed}, {", reads ", self->reads},
-                   {", failed ", self->reads_failed},  {", questions ", self->queries},     {", refused ", self->queries_refused},
-                   {", rebuilt ", self->rebuilt}};
+    } numbers[] = {{"facts: appends ", self->appends}, {", failed ", self->appends_failed},     {", reads ", self->reads},
+                   {", failed ", self->reads_failed},  {", questions ", self->queries},         {", refused ", self->queries_refused},
+                   {", rebuilt ", self->rebuilt},      {", continuations saved ", self->saves}, {", failed ", self->saves_failed},
+                   {", read ", self->resumes}};
     for (size_t i = 0; i < QR_COUNT(numbers); i++) {
         qr_text_put(text, numbers[i].name);
         qr_text_put_u64(text, numbers[i].value);

@@ -2,6 +2,8 @@
  *
  *     GET  /v1/models  /v1/models/NAME             answered at once
  *     POST /v1/completions  /v1/chat/completions   request_submit -> gateway -> request_deltas*, request_finished | _refused
+ *     /v1/continuations...                         continuation_save, _read, _list, _drop -> facts; a save first text_encode -> text;
+ *                                                  a completion that continues one reads it first
  *     GET  /healthz                                this actor answers
  *     GET  /readyz  /health                        probe -> gateway (and the whole path of a request) -> probe_done
  *     GET  /metrics                                metrics_read -> everybody -> metrics
@@ -15,7 +17,10 @@
  *   tenant's number, salt and limits.
  * - logprobs are those of the drawn token, for every token drawn, the one that ends the answer included.
  *
- * Invariants: I1. at most QR_REQUESTS_MAX submits, one probe and one metrics_read per source are open. I2. Every exchange that
+ * - What stood behind a finished response is remembered for params.save_window_s (recall.h), if there are facts that could keep it.
+ *
+ * Invariants: I1. at most QR_REQUESTS_MAX submits, one probe and one metrics_read per source, and QR_CONTINUATION_ASKS of each kind of
+ * question about continuations are open; who comes later waits here, its exchange being its place in the queue. I2. Every exchange that
  * this actor takes is answered once and released once; one whose submit is open is released by its answer only. */
 #include "actors/io/http.h"
 
@@ -27,6 +32,8 @@
 #include "actors/note.h"
 #include "base/error.h"
 #include "base/mutant.h"
+#include "base/render.h"
+#include "model/model.h"
 
 enum {
     MAX_OUT = 256,
@@ -36,7 +43,8 @@ enum {
     PROBE_WAIT_US = 1000000,   /* silence on the path of a request: not ready */
     METRICS_WAIT_US = 500000,
     DROP_WAIT_US = 5000000,
-    GRACE_US = 5000000, /* the gateway's own deadline comes first */
+    ASK_WAIT_US = 30000000, /* facts are silent */
+    GRACE_US = 5000000,     /* the gateway's own deadline comes first */
     STOP_WAIT_US = 300000,
     FINAL_BYTES = 8192 /* room above the bound of a stream for its last events */
 };
@@ -49,8 +57,13 @@ typedef struct round_state {
     uint64_t started_us;
 } round_state_t;
 
+/* What an exchange asks before it goes on. A save has its text rendered first, and holds one place for both. */
+enum { ASK_NOTHING, ASK_READ, ASK_SAVE, ASK_LIST, ASK_DROP, ASKS };
+
 typedef struct http {
-    uint64_t address, mesh, gateway;
+    uint64_t address, mesh, gateway, facts, text; /* facts 0: there are none */
+    uint32_t asks_open[ASKS], asks_waiting;
+    qr_recalls_t recalls;
     qr_http_server_t *server;
     qr_http_source_t *sources; /* [source_count] */
     uint32_t source_count;
@@ -80,6 +93,11 @@ static void init(void *block, const qr_given_t *given, uint64_t address)
 static void done(void *block)
 {
     http_t *self = block;
+    for (uint32_t i = 0; self->server && i < QR_HTTP_EXCHANGES_MAX; i++) {
+        qr_http_exchange_t *x = qr_http_server_at(self->server, i);
+        if (x) qr_recall_drop(&self->recalls, &x->recall);
+    }
+    qr_recalls_done(&self->recalls);
     qr_http_server_destroy(&self->server);
     qr_http_buffer_done(&self->scratch);
     free(self->sources);
@@ -105,6 +123,8 @@ static void release(http_t *self, qr_http_exchange_t *x)
         self->submits_open--;
     else
         self->local_open--;
+    self->asks_waiting -= x->ask && !x->asked;
+    qr_recall_drop(&self->recalls, &x->recall);
     qr_http_exchange_free_request(self->server, x);
     qr_http_exchange_release(self->server, x);
 }
@@ -163,7 +183,9 @@ static uint64_t submit_bytes(const qr_http_request_t *r)
     return r->text_bytes + r->token_count * 4 + r->message_count * 8 + sizeof *r + 256;
 }
 
-static void submit(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, uint64_t now_us, qr_outbox_t *outbox)
+/* prefix: the continuation it goes on from, NULL without one. */
+static void submit(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, const qr_continuation_found_t *prefix, uint64_t now_us,
+                   qr_outbox_t *outbox)
 {
     static const qr_tenant_t only = {0}; /* without a keys file: no salt, no bounds */
     const qr_http_request_t *r = x->request;
@@ -198,12 +220,20 @@ static void submit(http_t *self, const qr_given_t *given, qr_http_exchange_t *x,
         .tenant_lanes = tenant->lanes,
         .tenant_pages = tenant->pages,
         .tenant_tokens_per_s = tenant->tokens_per_s,
+        .prefix_text = prefix ? prefix->text : (qr_bytes_t){0},
+        .prefix_tokens = prefix ? prefix->tokens : (qr_u32s_t){0},
     };
     qr_send(outbox, self->gateway, request_submit, &body);
     x->submitted = true;
     x->started_us = x->quiet_since_us = now_us;
     self->submits_open++;
     self->local_open--;
+    if (self->facts) x->recall = qr_recall_new(&self->recalls, x->request, body.prefix_text, body.prefix_tokens);
+    if (x->recall) {
+        x->recall->answer_id = x->answer.id;
+        x->recall->chat = x->answer.chat;
+        x->recall->tenant = x->tenant;
+    }
     qr_http_exchange_free_request(self->server, x);
 }
 
@@ -219,6 +249,9 @@ static void on_request_deltas(http_t *self, const qr_given_t *given, const qr_me
         if (x && !x->cancelled) {
             const uint32_t *bits = b->logprob_bits.count == b->tokens.count && tokens ? b->logprob_bits.data + token_at : NULL;
             qr_http_buffer_clear(&self->scratch);
+            if (x->recall)
+                qr_recall_add(&self->recalls, x->recall, (qr_bytes_t){text_bytes ? b->text.data + text_at : NULL, text_bytes},
+                              tokens ? b->tokens.data + token_at : NULL, tokens);
             qr_http_answer_delta(&x->answer, &given->vocabulary, (qr_bytes_t){text_bytes ? b->text.data + text_at : NULL, text_bytes},
                                  tokens ? b->tokens.data + token_at : NULL, bits, tokens, &self->scratch);
             x->quiet_since_us = message->now_us;
@@ -242,6 +275,7 @@ static void on_request_finished(http_t *self, const qr_given_t *given, const qr_
         return;
     }
     if (b->finish == QR_FINISH_STOP || b->finish == QR_FINISH_LENGTH) {
+        if (x->recall) qr_recall_keep(&self->recalls, &x->recall, &given->vocabulary, message->now_us);
         qr_http_buffer_clear(&self->scratch);
         qr_http_answer_finish(&x->answer, &given->vocabulary, b, &self->scratch);
         if (x->answer.stream) {
@@ -270,6 +304,322 @@ static void on_request_refused(http_t *self, const qr_given_t *given, const qr_m
     fail(self, given, x, &error);
     release(self, x);
     settle_drain(self, message->now_us, outbox);
+}
+
+/* ---- continuations ------------------------------------------------------------------------------------------------------------------ */
+
+static void refuse(http_t *self, qr_http_exchange_t *x, uint32_t reason, const char *param, const char *sentence)
+{
+    qr_http_error_t error;
+    qr_http_error_reason(&error, reason, (qr_bytes_t){(const uint8_t *)param, strlen(param)},
+                         (qr_bytes_t){(const uint8_t *)sentence, strlen(sentence)}, 1000);
+    qr_http_exchange_refuse(self->server, x, &error);
+    release(self, x);
+}
+
+static qr_bytes_t tenant_name(const http_t *self, const qr_http_exchange_t *x)
+{
+    const qr_tenant_t *tenant = x->tenant ? qr_http_server_tenant(self->server, x) : NULL;
+    return tenant ? (qr_bytes_t){(const uint8_t *)tenant->name, strlen(tenant->name)} : (qr_bytes_t){0};
+}
+
+static qr_bytes_t name_of(const char *name) { return (qr_bytes_t){(const uint8_t *)name, strlen(name)}; }
+
+/* Sends the save of a response. rendered: its prompt as text; the ids of prompt and answer are put together in scratch. */
+static void send_save(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, const qr_recall_t *r, qr_bytes_t rendered,
+                      qr_u32s_t prompt, qr_outbox_t *outbox)
+{
+    const qr_http_continuation_t *ask = &x->continuation;
+    qr_http_buffer_t *text = &self->scratch, ids = {0};
+    qr_http_buffer_clear(text);
+    /* The answer stands where the client will send it: inside the content that the end of the render opens, or left open. */
+    if (rendered.count) {
+        bool chat = r->kind == QR_INPUT_CHAT;
+        static const uint8_t content = QR_RENDER_CONTENT;
+        qr_http_put_bytes(text, rendered.data, rendered.count - !chat);
+        if (chat) qr_http_put_bytes(text, &content, 1);
+        qr_http_put_bytes(text, r->shown.data, r->shown.count);
+    }
+    qr_http_put_bytes(&ids, prompt.data, 4 * prompt.count);
+    qr_http_put_bytes(&ids, r->drawn.data, r->drawn.count);
+    qr_continuation_save_t body = {.key = qr_http_key(x),
+                                   .id = {ask->made, sizeof ask->made},
+                                   .tenant = tenant_name(self, x),
+                                   .name = name_of(ask->name),
+                                   .owner = name_of(ask->owner),
+                                   .ttl_us = ask->ttl_us,
+                                   .pin = ask->pin,
+                                   .fingerprint = given->layout.fingerprint,
+                                   .cache_salt = {r->cache_salt, r->cache_salt_bytes},
+                                   .text = {(const uint8_t *)text->data, text->count},
+                                   .tokens = {(const uint32_t *)(const void *)ids.data, ids.count / 4}};
+    if (text->failed || ids.failed || text->count > QR_RENDER_BYTES_MAX || ids.count / 4 > QR_CONTEXT_MAX) {
+        self->asks_open[ASK_SAVE]--;
+        refuse(self, x, ids.failed || text->failed ? QR_E_MEMORY : QR_E_LIMIT, "response", "");
+    } else {
+        qr_send(outbox, self->facts, continuation_save, &body);
+    }
+    qr_http_buffer_done(&ids);
+}
+
+static void begin_save(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, uint64_t now_us, qr_outbox_t *outbox)
+{
+    const qr_http_continuation_t *ask = &x->continuation;
+    if (ask->operation == QR_HTTP_FORK) {
+        qr_continuation_save_t body = {.key = qr_http_key(x),
+                                       .id = {ask->made, sizeof ask->made},
+                                       .tenant = tenant_name(self, x),
+                                       .name = name_of(ask->name),
+                                       .owner = name_of(ask->owner),
+                                       .ttl_us = ask->ttl_us,
+                                       .pin = ask->pin,
+                                       .source = {ask->id, sizeof ask->id}};
+        qr_send(outbox, self->facts, continuation_save, &body);
+        return;
+    }
+    const qr_recall_t *r = qr_recall_find(&self->recalls, ask->response, ask->chat, x->tenant, now_us);
+    if (!r) {
+        self->asks_open[ASK_SAVE]--;
+        refuse(self, x, QR_E_NOT_FOUND, "response",
+               "there is no such response to save: it is unknown, of another key, or ended longer ago than this server remembers");
+    } else if (r->kind == QR_INPUT_TOKENS) {
+        send_save(self, given, x, r, (qr_bytes_t){0}, (qr_u32s_t){r->tokens, r->token_count}, outbox);
+    } else {
+        qr_text_encode_t body = {
+            .request_id = qr_http_key(x),
+            .kind = r->kind,
+            .text = {r->text, r->text_bytes},
+            .roles = {r->roles, r->message_count},
+            .lengths = {r->lengths, r->message_count},
+            .prefix_text = {(const uint8_t *)r->prefix_text.data, r->prefix_text.count},
+            .prefix_tokens = {(const uint32_t *)(const void *)r->prefix_tokens.data, r->prefix_tokens.count / 4},
+            .render = 1,
+        };
+        qr_send(outbox, self->text, text_encode, &body);
+    }
+}
+
+static void begin_ask(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, uint64_t now_us, qr_outbox_t *outbox)
+{
+    const uint8_t *id = x->request ? x->request->continuation : x->continuation.id;
+    uint64_t key = qr_http_key(x);
+    x->asked = true;
+    self->asks_open[x->ask]++;
+    switch (x->ask) {
+    case ASK_READ:
+        qr_send(outbox, self->facts, continuation_read,
+                (&(qr_continuation_read_t){.key = key, .id = {id, 16}, .tenant = tenant_name(self, x)}));
+        break;
+    case ASK_LIST:
+        qr_send(outbox, self->facts, continuation_list, (&(qr_continuation_list_t){.key = key, .tenant = tenant_name(self, x)}));
+        break;
+    case ASK_DROP:
+        qr_send(outbox, self->facts, continuation_drop,
+                (&(qr_continuation_drop_t){.key = key, .id = {id, 16}, .tenant = tenant_name(self, x)}));
+        break;
+    default: begin_save(self, given, x, now_us, outbox);
+    }
+}
+
+static void take_ask(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, uint8_t ask, uint64_t now_us, qr_outbox_t *outbox)
+{
+    x->started_us = now_us;
+    if (!self->facts) {
+        refuse(self, x, QR_E_UNSUPPORTED, "", "this server keeps no store, so it has no continuations; start it with --store FOLDER");
+        return;
+    }
+    x->ask = ask;
+    if (self->asks_open[ask] < QR_CONTINUATION_ASKS)
+        begin_ask(self, given, x, now_us, outbox);
+    else
+        self->asks_waiting++;
+}
+
+/* A place is free: the next exchanges that wait for one. */
+static void go_on_asking(http_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; self->asks_waiting && i < QR_HTTP_EXCHANGES_MAX && outbox->bytes_used < OUT_BYTES_MAX; i++) {
+        qr_http_exchange_t *x = qr_http_server_at(self->server, i);
+        if (!x || !x->ask || x->asked || self->asks_open[x->ask] >= QR_CONTINUATION_ASKS) continue;
+        self->asks_waiting--;
+        begin_ask(self, given, x, now_us, outbox);
+    }
+}
+
+/* The exchange that an answer is for, which has asked it no more; NULL: it is gone. */
+static qr_http_exchange_t *end_ask(http_t *self, uint8_t ask, uint64_t key)
+{
+    qr_http_exchange_t *x = self->server ? qr_http_server_find(self->server, key) : NULL;
+    self->asks_open[ask]--;
+    if (!x || x->ask != ask || !x->asked) return NULL;
+    x->ask = ASK_NOTHING;
+    x->asked = false;
+    return x;
+}
+
+static void answer_view(http_t *self, qr_http_exchange_t *x, const qr_http_continuation_view_t *view)
+{
+    qr_http_buffer_t body = {0};
+    qr_http_put_continuation(&body, view);
+    qr_http_exchange_answer(self->server, x, 200, 0, &body);
+    release(self, x);
+}
+
+static const char *model_name(const qr_given_t *given) { return given->model ? given->model->name : "default"; }
+
+static bool same_salt(const qr_http_request_t *r, qr_bytes_t salt)
+{
+    return r->cache_salt_bytes == salt.count && memcmp(r->cache_salt, salt.data ? salt.data : r->cache_salt, salt.count) == 0;
+}
+
+/* A completion goes on from what was found: under its salt, or its chunks would be nobody's. */
+static void resume(http_t *self, const qr_given_t *given, qr_http_exchange_t *x, const qr_continuation_found_t *b, uint64_t now_us,
+                   qr_outbox_t *outbox)
+{
+    qr_http_request_t *r = x->request;
+    const char *why = memcmp(b->fingerprint.bytes, given->layout.fingerprint.bytes, 32) != 0 && !QR_MUTANT(693)
+                          ? "the continuation was saved under another model"
+                      : r->cache_salt_bytes && !same_salt(r, b->cache_salt) ? "the continuation was saved under another cache_salt"
+                      : r->kind != QR_INPUT_TOKENS && !b->text.count ? "the continuation was saved from token ids; go on with token ids"
+                                                                     : NULL;
+    if (why) {
+        refuse(self, x, QR_E_MISMATCH, "continuation", why);
+        return;
+    }
+    if (self->draining || self->submits_open >= QR_REQUESTS_MAX) {
+        refuse(self, x, self->draining ? QR_E_DRAINING : QR_E_BUSY, "", "");
+        return;
+    }
+    r->cache_salt_bytes = (uint32_t)qr_min_u64(b->cache_salt.count, sizeof r->cache_salt);
+    qr_copy(r->cache_salt, b->cache_salt.data, r->cache_salt_bytes);
+    submit(self, given, x, QR_MUTANT(694) ? NULL : b, now_us, outbox);
+}
+
+static void on_continuation_found(http_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_continuation_found_t *b = &message->body.continuation_found;
+    qr_http_exchange_t *x = end_ask(self, ASK_READ, b->key);
+    if (x && b->reason)
+        refuse(self, x, b->reason == QR_E_FORMAT ? QR_E_NOT_FOUND : b->reason, x->request ? "continuation" : "",
+               b->reason == QR_E_FORMAT ? "what was saved is damaged and was set aside" : "there is no such continuation");
+    else if (x && x->request)
+        resume(self, given, x, b, message->now_us, outbox);
+    else if (x)
+        answer_view(self, x,
+                    &(qr_http_continuation_view_t){
+                        .id = x->continuation.id,
+                        .name = b->name,
+                        .owner = b->owner,
+                        .text = b->text,
+                        .tokens = b->tokens,
+                        .created_us = b->created_us,
+                        .expires_us = b->expires_us,
+                        .token_count = b->tokens.count,
+                        .model = memcmp(b->fingerprint.bytes, given->layout.fingerprint.bytes, 32) ? NULL : model_name(given),
+                        .pin = b->pin,
+                        .with_state = true});
+    go_on_asking(self, given, message->now_us, outbox);
+}
+
+static void on_text_encoded(http_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_text_encoded_t *b = &message->body.text_encoded;
+    qr_http_exchange_t *x = self->server ? qr_http_server_find(self->server, b->request_id) : NULL;
+    if (!x || x->ask != ASK_SAVE || !x->asked) {
+        self->asks_open[ASK_SAVE]--;
+    } else {
+        const qr_http_continuation_t *ask = &x->continuation;
+        const qr_recall_t *r = qr_recall_find(&self->recalls, ask->response, ask->chat, x->tenant, message->now_us);
+        if (r) {
+            send_save(self, given, x, r, b->rendered, b->tokens, outbox);
+        } else {
+            self->asks_open[ASK_SAVE]--;
+            refuse(self, x, QR_E_NOT_FOUND, "response", "the response was forgotten while it was saved");
+        }
+    }
+    go_on_asking(self, given, message->now_us, outbox);
+}
+
+static void on_text_refused(http_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_text_refused_t *b = &message->body.text_refused;
+    qr_http_exchange_t *x = end_ask(self, ASK_SAVE, b->request_id);
+    if (x) refuse(self, x, b->reason, "response", "");
+    go_on_asking(self, given, message->now_us, outbox);
+}
+
+static void on_continuation_saved(http_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_continuation_saved_t *b = &message->body.continuation_saved;
+    qr_http_exchange_t *x = end_ask(self, ASK_SAVE, b->key);
+    if (x && b->reason)
+        refuse(self, x, b->reason, "",
+               b->reason == QR_E_NO_SPACE    ? "there is no room for another continuation; remove some, or raise --continuations-max"
+               : b->reason == QR_E_NOT_FOUND ? "there is no such continuation"
+                                             : "");
+    else if (x)
+        answer_view(self, x,
+                    &(qr_http_continuation_view_t){.id = x->continuation.made,
+                                                   .name = b->name,
+                                                   .owner = b->owner,
+                                                   .created_us = b->created_us,
+                                                   .expires_us = b->expires_us,
+                                                   .token_count = b->token_count,
+                                                   .pin = x->continuation.pin});
+    go_on_asking(self, given, message->now_us, outbox);
+}
+
+static void put_list(qr_http_buffer_t *out, const qr_continuation_listed_t *b)
+{
+    uint64_t count = b->ids.count / 16, name = 0, owner = 0;
+    qr_http_put(out, "{\"object\":\"list\",\"data\":[");
+    for (uint64_t i = 0; i < count; i++) {
+        if (i >= b->name_lengths.count || i >= b->owner_lengths.count || i >= b->created_us.count || i >= b->expires_us.count ||
+            i >= b->pins.count || i >= b->token_counts.count || b->name_lengths.data[i] > b->names.count - name ||
+            b->owner_lengths.data[i] > b->owners.count - owner)
+            break;
+        if (i) qr_http_put(out, ",");
+        qr_http_put_continuation(out, &(qr_http_continuation_view_t){.id = b->ids.data + 16 * i,
+                                                                     .name = {b->names.data + name, b->name_lengths.data[i]},
+                                                                     .owner = {b->owners.data + owner, b->owner_lengths.data[i]},
+                                                                     .created_us = b->created_us.data[i],
+                                                                     .expires_us = b->expires_us.data[i],
+                                                                     .token_count = b->token_counts.data[i],
+                                                                     .pin = b->pins.data[i] != 0});
+        name += b->name_lengths.data[i];
+        owner += b->owner_lengths.data[i];
+    }
+    qr_http_put(out, "]}");
+}
+
+static void on_continuation_listed(http_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_continuation_listed_t *b = &message->body.continuation_listed;
+    qr_http_exchange_t *x = end_ask(self, ASK_LIST, b->key);
+    if (x && b->reason) refuse(self, x, b->reason, "", "");
+    if (x && !b->reason) {
+        qr_http_buffer_t body = {0};
+        put_list(&body, b);
+        qr_http_exchange_answer(self->server, x, 200, 0, &body);
+        release(self, x);
+    }
+    go_on_asking(self, given, message->now_us, outbox);
+}
+
+static void on_continuation_dropped(http_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_continuation_dropped_t *b = &message->body.continuation_dropped;
+    qr_http_exchange_t *x = end_ask(self, ASK_DROP, b->key);
+    if (x && b->reason) refuse(self, x, b->reason, "", b->reason == QR_E_NOT_FOUND ? "there is no such continuation" : "");
+    if (x && !b->reason) {
+        qr_http_buffer_t body = {0};
+        qr_http_put(&body, "{\"id\":\"");
+        qr_http_put_continuation_id(&body, x->continuation.id);
+        qr_http_put(&body, "\",\"object\":\"continuation.deleted\",\"deleted\":true}");
+        qr_http_exchange_answer(self->server, x, 200, 0, &body);
+        release(self, x);
+    }
+    go_on_asking(self, given, message->now_us, outbox);
 }
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------------------------ */
@@ -487,9 +837,21 @@ static void take_exchange(http_t *self, const qr_given_t *given, qr_http_exchang
         x->round = self->drop.number + 1;
         if (!self->drop.open) begin_drop(self, now_us, outbox);
         break;
+    case QR_HTTP_CONTINUATION: {
+        static const uint8_t asks[] = {[QR_HTTP_LIST] = ASK_LIST,
+                                       [QR_HTTP_SAVE] = ASK_SAVE,
+                                       [QR_HTTP_SHOW] = ASK_READ,
+                                       [QR_HTTP_FORK] = ASK_SAVE,
+                                       [QR_HTTP_FORGET] = ASK_DROP};
+        take_ask(self, given, x, asks[x->continuation.operation], now_us, outbox);
+        break;
+    }
     default:
         if (!self->draining && self->submits_open < QR_REQUESTS_MAX) {
-            submit(self, given, x, now_us, outbox);
+            if (x->request->continues)
+                take_ask(self, given, x, ASK_READ, now_us, outbox);
+            else
+                submit(self, given, x, NULL, now_us, outbox);
         } else {
             fail_reason(self, given, x, self->draining ? QR_E_DRAINING : QR_E_BUSY, "");
             release(self, x);
@@ -513,6 +875,10 @@ static void tick(http_t *self, const qr_given_t *given, uint64_t now_us, qr_outb
             qr_http_put(&self->scratch, comment);
             (void)qr_http_exchange_stream(self->server, x, &self->scratch, given->params.stream_bytes, false);
         }
+    }
+    for (uint32_t i = 0; self->local_open && i < QR_HTTP_EXCHANGES_MAX; i++) {
+        qr_http_exchange_t *x = qr_http_server_at(self->server, i);
+        if (x && x->ask && now_us - x->started_us > ASK_WAIT_US) refuse(self, x, QR_E_DEADLINE, "", "");
     }
     if (self->probe.open && now_us - self->probe.started_us > PROBE_WAIT_US)
         end_waiting(self, QR_HTTP_READY, UINT32_MAX, QR_E_DEADLINE, end_ready);
@@ -583,12 +949,19 @@ static void on_start(http_t *self, const qr_given_t *given, const qr_message_t *
     self->sources = calloc(b->partners.count + 3, sizeof *self->sources);
     int error = self->sources ? 0 : -QR_E_MEMORY;
     if (!error) {
+        self->text = qr_address_partner(self->address, QR_ROLE_text);
+        self->recalls.window_us = given->params.save_window_s * 1000000;
+        for (uint64_t i = 0; i < b->partners.count; i++)
+            if (qr_address_role(b->partners.data[i]) == QR_ROLE_facts) self->facts = b->partners.data[i];
+        for (uint64_t i = 0; i < b->partners.count; i++) /* of a failure unit of its own, if it has one */
+            if (qr_address_role(b->partners.data[i]) == QR_ROLE_text) self->text = b->partners.data[i];
         self->sources[0].address = self->address;
         self->sources[1].address = self->gateway;
         self->sources[2].address = qr_address_partner(self->address, QR_ROLE_router);
         self->source_count = 3;
         for (uint64_t i = 0; i < b->partners.count && self->source_count < QR_HTTP_SOURCES_MAX; i++)
-            if (qr_address_role(b->partners.data[i]) != QR_ROLE_facts) /* it has no numbers for http (roles.def) */
+            if (qr_address_role(b->partners.data[i]) != QR_ROLE_facts &&
+                qr_address_role(b->partners.data[i]) != QR_ROLE_text) /* no numbers for http (roles.def) */
                 self->sources[self->source_count++].address = b->partners.data[i];
         error = qr_http_server_new(given, &self->server, sentence, sizeof sentence);
     }
@@ -635,6 +1008,12 @@ static void handle(void *block, const qr_given_t *given, const qr_message_t *mes
     case QR_MESSAGE_request_deltas: on_request_deltas(self, given, message, outbox); break;
     case QR_MESSAGE_request_finished: on_request_finished(self, given, message, outbox); break;
     case QR_MESSAGE_request_refused: on_request_refused(self, given, message, outbox); break;
+    case QR_MESSAGE_continuation_found: on_continuation_found(self, given, message, outbox); break;
+    case QR_MESSAGE_continuation_saved: on_continuation_saved(self, given, message, outbox); break;
+    case QR_MESSAGE_continuation_listed: on_continuation_listed(self, given, message, outbox); break;
+    case QR_MESSAGE_continuation_dropped: on_continuation_dropped(self, given, message, outbox); break;
+    case QR_MESSAGE_text_encoded: on_text_encoded(self, given, message, outbox); break;
+    case QR_MESSAGE_text_refused: on_text_refused(self, given, message, outbox); break;
     case QR_MESSAGE_probe_done: on_probe_done(self, message, outbox); break;
     case QR_MESSAGE_metrics: on_metrics(self, message, outbox); break;
     case QR_MESSAGE_cache_dropped: on_cache_dropped(self, message, outbox); break;

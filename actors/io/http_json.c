@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "actors/io/http_continuation.h"
 #include "base/error.h"
 #include "base/mutant.h"
 #include "base/utf8.h"
@@ -183,6 +184,8 @@ static const struct status {
     {QR_E_CANCELLED, 503, "cancelled"},
     {QR_E_MEMORY, 503, "memory"},
     {QR_E_DEADLINE, 504, "deadline"},
+    {QR_E_MISMATCH, 409, "continuation_mismatch"},
+    {QR_E_NO_SPACE, 507, "no_space"},
     {QR_E_SLOW_CLIENT, 408, "slow_client"},
     {QR_E_NUMERIC, 500, "numeric"},
     {QR_E_DEVICE, 500, "device"},
@@ -380,6 +383,15 @@ static int on_cache_salt(parse_t *p, const char *name, const json_t *value)
     memcpy(p->request->cache_salt, json_string_value(value), bytes);
     p->request->cache_salt_bytes = (uint32_t)bytes;
     return 0;
+}
+
+static int on_continuation(parse_t *p, const char *name, const json_t *value)
+{
+    if (!json_is_string(value)) return invalid(p, name, "continuation must be the id of a saved continuation");
+    p->request->continues = true;
+    if (qr_http_continuation_id(json_string_value(value), json_string_length(value), p->request->continuation)) return 0;
+    qr_http_error_reason(p->error, QR_E_NOT_FOUND, (qr_bytes_t){(const uint8_t *)name, strlen(name)}, (qr_bytes_t){0}, 0);
+    return -QR_E_NOT_FOUND;
 }
 
 static int add_stop(parse_t *p, const char *name, const json_t *value)
@@ -633,6 +645,7 @@ static const struct field {
     {"logprobs", BOTH, on_logprobs},
     {"top_logprobs", CHAT, on_top_logprobs},
     {"cache_salt", BOTH, on_cache_salt},
+    {"continuation", BOTH, on_continuation},
     {"priority", BOTH, on_priority},
     {"deadline_ms", BOTH, on_deadline},
     {"ignore_eos", BOTH, on_ignore_eos},

@@ -65,6 +65,8 @@ typedef struct qr_http_request {
     uint32_t stop_lengths[QR_STOPS_MAX];
     uint8_t cache_salt[QR_SALT_BYTES_MAX];
     uint32_t cache_salt_bytes;
+    bool continues; /* what `continuation` holds must begin it */
+    uint8_t continuation[16];
 } qr_http_request_t;
 
 /* What the served model allows. */

@@ -60,6 +60,7 @@ typedef struct call {
     qr_http_exchange_t *exchange;
     uint64_t body_since_us;
     bool refused; /* answered before the body */
+    qr_http_continuation_t continuation;
 } call_t;
 
 struct qr_http_server {
@@ -349,6 +350,7 @@ static enum MHD_Result hand_over(qr_http_server_t *s, struct MHD_Connection *c, 
         return answer_error(s, c, &error, NULL, false);
     }
     x->kind = kind;
+    x->continuation = call->continuation;
     x->tenant = call->tenant;
     x->mhd_holds = x->actor_holds = true;
     x->connection = c;
@@ -483,11 +485,61 @@ static enum MHD_Result serve_drop(qr_http_server_t *s, struct MHD_Connection *c,
     return answer_error(s, c, &error, NULL, false);
 }
 
+static enum MHD_Result hand_over_continuation(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, uint8_t operation,
+                                              const char *id, size_t id_bytes)
+{
+    qr_http_continuation_t *ask = &call->continuation;
+    qr_http_error_t error;
+    ask->operation = operation;
+    if (id && !qr_http_continuation_id(id, id_bytes, ask->id)) {
+        qr_http_error_reason(&error, QR_E_NOT_FOUND, (qr_bytes_t){0}, (qr_bytes_t){0}, 0);
+        return answer_error(s, c, &error, NULL, false);
+    }
+    bool makes = operation == QR_HTTP_SAVE || operation == QR_HTTP_FORK;
+    if (makes && qr_http_continuation_parse(call->body.data ? call->body.data : "", call->body.count, ask, &error))
+        return answer_error(s, c, &error, NULL, false);
+    if (makes && getrandom(ask->made, sizeof ask->made, 0) != sizeof ask->made) return MHD_NO;
+    return hand_over(s, c, call, QR_HTTP_CONTINUATION, NULL, 0);
+}
+static const char continuations_path[] = "/v1/continuations/", fork_path[] = "/fork";
+static enum MHD_Result serve_list(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, const char *url)
+{
+    (void)url;
+    return hand_over_continuation(s, c, call, QR_HTTP_LIST, NULL, 0);
+}
+static enum MHD_Result serve_save(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, const char *url)
+{
+    (void)url;
+    return hand_over_continuation(s, c, call, QR_HTTP_SAVE, NULL, 0);
+}
+static enum MHD_Result serve_show(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, const char *url)
+{
+    const char *id = url + sizeof continuations_path - 1;
+    return hand_over_continuation(s, c, call, QR_HTTP_SHOW, id, strlen(id));
+}
+static enum MHD_Result serve_forget(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, const char *url)
+{
+    const char *id = url + sizeof continuations_path - 1;
+    return hand_over_continuation(s, c, call, QR_HTTP_FORGET, id, strlen(id));
+}
+static enum MHD_Result serve_fork(qr_http_server_t *s, struct MHD_Connection *c, call_t *call, const char *url)
+{
+    const char *id = url + sizeof continuations_path - 1;
+    size_t bytes = strlen(id), suffix = sizeof fork_path - 1;
+    bool fork = bytes > suffix && !strcmp(id + bytes - suffix, fork_path);
+    return hand_over_continuation(s, c, call, QR_HTTP_FORK, id, fork ? bytes - suffix : 0);
+}
+
 static const route_t routes[] = {
     {"/v1/completions", "POST", false, TENANT, serve_completions},
     {"/v1/chat/completions", "POST", false, TENANT, serve_chat},
     {"/v1/models", "GET", false, TENANT, serve_models},
     {"/v1/models/", "GET", true, TENANT, serve_model},
+    {"/v1/continuations", "GET", false, TENANT, serve_list},
+    {"/v1/continuations", "POST", false, TENANT, serve_save},
+    {continuations_path, "GET", true, TENANT, serve_show},
+    {continuations_path, "POST", true, TENANT, serve_fork},
+    {continuations_path, "DELETE", true, TENANT, serve_forget},
     {"/healthz", "GET", false, ANYBODY, serve_health},
     {"/readyz", "GET", false, ANYBODY, serve_ready},
     {"/health", "GET", false, ANYBODY, serve_ready},
@@ -495,14 +547,26 @@ static const route_t routes[] = {
     {"/admin/cache/drop", "POST", false, ADMIN, serve_drop},
 };
 
-static const route_t *find_route(const char *url)
+static bool serves(const route_t *route, const char *method)
 {
+    return !strcmp(route->method, method) || (!strcmp(route->method, "GET") && !strcmp(method, "HEAD"));
+}
+
+/* The route of a path for a method; of the path alone when no route of it has the method; NULL: nothing is there. allow: what is served. */
+static const route_t *find_route(const char *url, const char *method, char allow[64])
+{
+    const route_t *found = NULL;
+    allow[0] = 0;
     for (size_t i = 0; i < QR_COUNT(routes); i++) {
-        if (routes[i].prefix ? strncmp(url, routes[i].path, strlen(routes[i].path)) == 0 && url[strlen(routes[i].path)]
-                             : !strcmp(url, routes[i].path))
-            return &routes[i];
+        const route_t *route = &routes[i];
+        if (route->prefix ? strncmp(url, route->path, strlen(route->path)) != 0 || !url[strlen(route->path)]
+                          : strcmp(url, route->path) != 0)
+            continue;
+        snprintf(allow + strlen(allow), 64 - strlen(allow), "%s, ", strcmp(route->method, "GET") != 0 ? route->method : "GET, HEAD");
+        if (!found || serves(route, method)) found = route;
     }
-    return NULL;
+    if (found) snprintf(allow + strlen(allow), 64 - strlen(allow), "OPTIONS");
+    return found;
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------------------------
@@ -672,7 +736,8 @@ static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c,
     bool raw;
     call->refused = true;
     if (check_framing(s, c, version, &error, &raw)) return raw ? refuse_body(s, c, &error) : answer_error(s, c, &error, NULL, true);
-    call->route = find_route(url);
+    char allow[64];
+    call->route = find_route(url, method, allow);
     if (!call->route) {
         qr_http_error_invalid(&error, "", "there is nothing at this path");
         error.status = 404;
@@ -682,13 +747,13 @@ static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c,
     bool get = !strcmp(call->route->method, "GET");
     if (!strcmp(method, "OPTIONS")) {
         qr_http_buffer_t empty = {0};
-        return answer(s, c, 204, 0, "text/plain", get ? "GET, HEAD, OPTIONS" : "POST, OPTIONS", false, &empty);
+        return answer(s, c, 204, 0, "text/plain", allow, false, &empty);
     }
-    if (strcmp(method, call->route->method) != 0 && !(get && !strcmp(method, "HEAD"))) {
-        qr_http_error_invalid(&error, "", "this path is served by %s", call->route->method);
+    if (!serves(call->route, method)) {
+        qr_http_error_invalid(&error, "", "this path is served by %s", allow);
         error.status = 405;
         error.code = "method_not_allowed";
-        return answer_error(s, c, &error, get ? "GET, HEAD, OPTIONS" : "POST, OPTIONS", true);
+        return answer_error(s, c, &error, allow, true);
     }
     /* A body may be on its way already: that answer goes around libmicrohttpd, so that the client can read it. */
     if (check_key(s, c, call, &error)) return get ? answer_error(s, c, &error, NULL, false) : refuse_body(s, c, &error);

@@ -15,7 +15,9 @@
 #define QR_HTTP_SERVER_H
 
 #include "actors/io/http_answer.h"
+#include "actors/io/http_continuation.h"
 #include "actors/io/keys.h"
+#include "actors/io/recall.h"
 #include "base/error.h"
 
 enum {
@@ -24,7 +26,7 @@ enum {
     QR_HTTP_CONNECTION_BYTES = 16384, /* request line and headers; more: 414, 431 */
     QR_HTTP_HELD_BYTES_MAX = 64 << 20 /* bodies and parsed requests waiting for the actor */
 };
-enum { QR_HTTP_COMPLETION = 1, QR_HTTP_HEALTH, QR_HTTP_READY, QR_HTTP_METRICS, QR_HTTP_DROP };
+enum { QR_HTTP_COMPLETION = 1, QR_HTTP_HEALTH, QR_HTTP_READY, QR_HTTP_METRICS, QR_HTTP_DROP, QR_HTTP_CONTINUATION };
 
 typedef struct qr_http_server qr_http_server_t;
 
@@ -49,6 +51,10 @@ typedef struct qr_http_exchange {
     /* the actor's */
     qr_http_request_t *request; /* until it is submitted */
     qr_http_answer_t answer;
+    qr_http_continuation_t continuation; /* of a QR_HTTP_CONTINUATION */
+    qr_recall_t *recall;                 /* of a submitted one that may be saved */
+    uint8_t ask;                         /* what it has to ask before it goes on, 0: nothing */
+    bool asked;                          /* and whether that is under way */
     uint64_t started_us, quiet_since_us;
     uint32_t round;
     bool submitted, cancelled;

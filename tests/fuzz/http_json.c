@@ -1,4 +1,4 @@
-/* link: qr_io_http_json qr_io_http_answer qr_schema qr_base */
+/* link: qr_io_http_json qr_io_http_continuation qr_io_http_answer qr_schema qr_base */
 /* http_json.c - any bytes as the body of a request: no crash; a request that keeps its limits, or one small error in valid JSON.
  * The rest of the input is what a model said: every event and body written of it is valid JSON. */
 #include <stdio.h>

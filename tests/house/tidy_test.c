@@ -35,9 +35,9 @@ static const rule_t rules[] = {
      {"base/", "messages/", ACTOR_HEADERS, "actors/io/transfer", "actors/io/activity.h", "kernels/stream.h", "model/decoder.h",
       "store/chunk", "store/folder.h", "store/staging.h", "openssl/", "libc"}},
     {"actors/io/storage", {"base/", "messages/", ACTOR_HEADERS, "actors/io/storage", "store/", "curl/", "openssl/", "libc"}},
-    {"actors/io/facts", {"base/", "messages/", ACTOR_HEADERS, "actors/io/facts", "actors/catalog_batch.h", "store/facts.h", "store/log.h", "libc"}},
+    {"actors/io/facts", {"base/", "messages/", ACTOR_HEADERS, "actors/io/facts", "actors/catalog_batch.h", "store/continuations.h", "store/facts.h", "store/log.h", "libc"}},
     {"actors/io/text", {"base/", "messages/", ACTOR_HEADERS, "actors/io/text", "model/tokenizer.h", "model/template.h", "libc"}},
-    {"actors/io/http", {"base/", "messages/", ACTOR_HEADERS, "actors/io/http", "actors/io/keys.", "model/model.h", "microhttpd.h", "jansson.h", "libc"}},
+    {"actors/io/http", {"base/", "messages/", ACTOR_HEADERS, "actors/io/http", "actors/io/keys.", "actors/io/recall.", "model/model.h", "microhttpd.h", "jansson.h", "libc"}},
     /* Ends of the program that act as http does: generate and bench ask through the prompt actor and print. */
     {"actors/io/", {"base/", "messages/", ACTOR_HEADERS, "actors/io/", "model/tokenizer.h", "model/model.h", "jansson.h", "libc"}},
     {"actors/", {"base/", "messages/message.h", "messages/schema.h", "messages/metric.def", ACTOR_HEADERS, "actors/"}}, /* see listed() */

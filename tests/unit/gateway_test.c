@@ -694,6 +694,31 @@ static void assert_quota(uint64_t key, uint32_t reason, uint32_t retry_after_ms,
     rig_quiet(&rig);
 }
 
+/* A saved continuation goes to text with the input, and is compared here where the input is ids. */
+static void test_continuations(void **unused)
+{
+    (void)unused;
+    SAY(&rig, to(HTTP), request_submit, .key = 1, .kind = QR_INPUT_TEXT, .text = TEXT_COLUMN("abc"), .prefix_text = TEXT_COLUMN("ab"),
+        .prefix_tokens = U32_COLUMN(3, 4));
+    const qr_text_encode_t *ask = NEXT(&rig, to(TEXT), text_encode);
+    assert_bytes(ask->prefix_text, "ab");
+    assert_int_equal(ask->prefix_tokens.count, 2);
+    assert_int_equal(ask->prefix_tokens.data[1], 4);
+    SAY(&rig, to(TEXT), text_refused, .request_id = ask->request_id, .reason = QR_E_MISMATCH);
+    assert_int_equal(NEXT(&rig, to(HTTP), request_refused)->reason, QR_E_MISMATCH);
+    SAY(&rig, to(HTTP), request_submit, .key = 2, .kind = QR_INPUT_TOKENS, .tokens = U32_COLUMN(3, 4, 5),
+        .prefix_tokens = U32_COLUMN(3, 4));
+    assert_int_equal(NEXT(&rig, to(ROUTER), place)->tokens.count, 3);
+    SAY(&rig, to(HTTP), request_submit, .key = 3, .kind = QR_INPUT_TOKENS, .tokens = U32_COLUMN(3, 5, 5),
+        .prefix_tokens = U32_COLUMN(3, 4));
+    assert_int_equal(NEXT(&rig, to(HTTP), request_refused)->reason, QR_E_MISMATCH);
+    SAY(&rig, to(HTTP), request_submit, .key = 4, .kind = QR_INPUT_TOKENS, .tokens = U32_COLUMN(3), .prefix_tokens = U32_COLUMN(3, 4));
+    assert_int_equal(NEXT(&rig, to(HTTP), request_refused)->reason, QR_E_MISMATCH);
+    SAY(&rig, to(HTTP), request_submit, .key = 5, .kind = QR_INPUT_TEXT, .text = TEXT_COLUMN("abc"), .prefix_text = TEXT_COLUMN("ab"));
+    assert_int_equal(NEXT(&rig, to(HTTP), request_refused)->reason, QR_E_INVALID);
+    rig_quiet(&rig);
+}
+
 static void test_a_tenants_salt_and_wishes_travel(void **unused)
 {
     (void)unused;
@@ -843,6 +868,7 @@ int main(void)
         T(test_a_flood_of_text_is_taken_in_parts),
         T(test_tokens_of_a_stranger),
         T(test_request_ids),
+        T(test_continuations),
         T(test_a_tenants_salt_and_wishes_travel),
         T(test_lanes_of_a_tenant),
         T(test_pages_of_a_tenant),

@@ -1,4 +1,4 @@
-/* link: qr_io_http_json qr_io_http_answer qr_io_http_metrics qr_schema qr_base */
+/* link: qr_io_http_json qr_io_http_continuation qr_io_http_answer qr_io_http_metrics qr_schema qr_base */
 /* http_json_test.c - the writer against jansson's reader, and the parser's corners that need no socket. */
 #include <setjmp.h>
 #include <stdarg.h>

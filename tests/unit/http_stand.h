@@ -75,6 +75,10 @@ typedef struct stand {
     uint32_t ready_reason;
     char ready_text[400];
     uint32_t stopped, drained;
+    /* facts, if the test says that there are some before it starts: one continuation, of tenant "" and this model unless told otherwise */
+    bool facts, other_model;
+    uint32_t reads, saves, renders, last_prefix_count, last_saved_count;
+    char last_saved[256];
 } stand_t;
 
 static inline uint64_t stand_now_us(void)
@@ -145,6 +149,7 @@ static void stand_remember(stand_t *s, const qr_request_submit_t *b)
     qr_copy(s->last_tenant_salt, b->tenant_salt.data, qr_min_u64(b->tenant_salt.count, sizeof s->last_tenant_salt));
     s->last_role_count = (uint32_t)qr_min_u64(b->roles.count, 64);
     qr_copy(s->last_roles, b->roles.data, s->last_role_count * 4);
+    s->last_prefix_count = (uint32_t)b->prefix_tokens.count;
     s->last_token_count = (uint32_t)qr_min_u64(b->tokens.count, 64);
     qr_copy(s->last_tokens, b->tokens.data, s->last_token_count * 4);
 }
@@ -239,6 +244,33 @@ static void stand_step(stand_t *s, uint64_t now)
     }
 }
 
+#define STAND_FACTS qr_address(1, 1, QR_ROLE_facts, 0)
+
+static void stand_found(stand_t *s, const qr_continuation_read_t *b, uint64_t now)
+{
+    static const uint32_t ids[] = {104, 105};
+    qr_continuation_found_t body = {.key = b->key, .reason = b->id.data[0] == 1 ? 0 : QR_E_NOT_FOUND};
+    if (!body.reason) {
+        body.id = b->id;
+        body.fingerprint = s->given.layout.fingerprint;
+        if (s->other_model) body.fingerprint.bytes[1] ^= 1;
+        body.cache_salt = (qr_bytes_t){(const uint8_t *)"pepper", 6};
+        body.text = (qr_bytes_t){(const uint8_t *)"\xFEhi", 3};
+        body.tokens = (qr_u32s_t){ids, 2};
+    }
+    s->reads++;
+    stand_say(s, now, STAND_FACTS, continuation_found, &body);
+}
+static void stand_save(stand_t *s, const qr_continuation_save_t *b, uint64_t now)
+{
+    s->saves++;
+    s->last_saved_count = (uint32_t)b->tokens.count;
+    snprintf(s->last_saved, sizeof s->last_saved, "%.*s", (int)b->text.count, (const char *)b->text.data);
+    stand_say(s, now, STAND_FACTS, continuation_saved,
+              &(qr_continuation_saved_t){
+                  .key = b->key, .name = b->name, .owner = b->owner, .created_us = 5000000, .token_count = s->last_saved_count});
+}
+
 static void stand_hear(stand_t *s, const qr_message_t *m, uint64_t now)
 {
     static const uint32_t ids[] = {1, 4, 6, 13}; /* three counters and a gauge of metric.def */
@@ -269,6 +301,19 @@ static void stand_hear(stand_t *s, const qr_message_t *m, uint64_t now)
         s->ready_reason = m->body.ready.reason;
         snprintf(s->ready_text, sizeof s->ready_text, "%.*s", (int)m->body.ready.text.count, (const char *)m->body.ready.text.data);
         break;
+    case QR_MESSAGE_continuation_read: stand_found(s, &m->body.continuation_read, now); break;
+    case QR_MESSAGE_continuation_save: stand_save(s, &m->body.continuation_save, now); break;
+    case QR_MESSAGE_text_encode: { /* the text in its marks, an id for each of three bytes */
+        static const uint32_t three[] = {1, 2, 3};
+        s->renders++;
+        stand_say(s, now, qr_address(1, 0, QR_ROLE_text, 0), text_encoded,
+                  &(qr_text_encoded_t){.request_id = m->body.text_encode.request_id,
+                                       .tokens = {three, 3},
+                                       .rendered = {(const uint8_t *)"\xFE"
+                                                                     "abc\xFF",
+                                                    5}});
+        break;
+    }
     case QR_MESSAGE_drained: s->drained = 1; break;
     case QR_MESSAGE_stopped: s->stopped = 1; break;
     default: fail_msg("the actor sent a message of type %u", m->type);
@@ -361,8 +406,8 @@ static stand_t *stand_new(uint32_t context)
 /* Says start and runs. false: the actor refused (ready_reason says why). */
 static bool stand_start(stand_t *s)
 {
-    uint64_t partners[] = {STAND_PAGES, qr_address(1, 1, QR_ROLE_worker, 0)};
-    stand_say(s, 0, STAND_MESH, start, &(qr_start_t){.epoch = 1, .seed = 1, .partners = {partners, 2}});
+    uint64_t partners[] = {STAND_PAGES, qr_address(1, 1, QR_ROLE_worker, 0), STAND_FACTS};
+    stand_say(s, 0, STAND_MESH, start, &(qr_start_t){.epoch = 1, .seed = 1, .partners = {partners, s->facts ? 3 : 2}});
     stand_deliver(s, stand_now_us());
     s->port = qr_http_port(s->actor);
     if (s->ready_reason) return false;

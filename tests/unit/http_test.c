@@ -1,4 +1,4 @@
-/* link: qr_io_http qr_io_http_server qr_io_keys qr_io_http_json qr_io_http_answer qr_io_http_metrics qr_schema qr_base */
+/* link: qr_io_http qr_io_http_server qr_io_keys qr_io_recall qr_io_http_json qr_io_http_continuation qr_io_http_answer qr_io_http_metrics qr_schema qr_base */
 /* http_test.c - the edge over real sockets, with a scripted gateway behind it. Right values are those of the cases named. */
 #define _GNU_SOURCE
 #include "tests/unit/http_stand.h"
@@ -1099,6 +1099,51 @@ static void test_stop_under_load(void **state)
     }
 }
 
+/* ---- continuations ----------------------------------------------------------------------------------------------------------------- */
+
+#define SAVED "cont-01000000000000000000000000000000"
+
+static int code_of(reply_t r, char *ret_id)
+{
+    const char *id = strstr(r.body, "\"id\":\"");
+    if (ret_id && id) sscanf(id, "\"id\":\"%63[^\"]", ret_id);
+    int status = r.status;
+    free(r.bytes);
+    return status;
+}
+
+static void test_continuations(void **state)
+{
+    (void)state;
+    char id[64] = "", body[200];
+    stand_t *s = stand_new(1000);
+    s->facts = true;
+    assert_true(stand_start(s));
+    /* Goes on from what was found, under its salt. */
+    assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":2,\"continuation\":\"" SAVED "\"}"), NULL), 200);
+    assert_int_equal(s->last_prefix_count, 2);
+    assert_string_equal(s->last_salt, "pepper");
+    assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"cache_salt\":\"x\",\"continuation\":\"" SAVED "\"}"), NULL), 409);
+    assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"continuation\":\"cont-02000000000000000000000000000000\"}"), NULL), 404);
+    stand_set(s, other_model, true);
+    assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"continuation\":\"" SAVED "\"}"), NULL), 409);
+    assert_int_equal(s->submits, 1);
+    /* Saves what a response showed: its prompt as text, and its ids behind the prompt's. */
+    assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":4}"), id), 200);
+    snprintf(body, sizeof body, "{\"response\":\"%s\",\"name\":\"n\"}", id);
+    assert_int_equal(code_of(client_post(s, "/v1/continuations", body), id), 200);
+    assert_memory_equal(id, "cont-", 5);
+    assert_string_equal(s->last_saved, "\xFE" "abcabcd");
+    assert_int_equal(s->last_saved_count, 3 + 4);
+    assert_int_equal(s->renders, 1);
+    assert_int_equal(code_of(client_post(s, "/v1/continuations", "{\"response\":\"cmpl-0000000000000000\"}"), NULL), 404);
+    assert_int_equal(code_of(client_get(s, "/v1/continuations/" SAVED), NULL), 200);
+    assert_int_equal(code_of(client_post(s, "/v1/continuations/" SAVED "/fork", "{}"), NULL), 200);
+    assert_int_equal(code_of(client_post(s, "/v1/continuations/" SAVED "/spoon", "{}"), NULL), 404);
+    assert_int_equal(s->saves, 2);
+    stand_destroy(s);
+}
+
 /* ---- keys ------------------------------------------------------------------------------------------------------------------------ */
 
 static char keys_path[] = "/tmp/http-keys-XXXXXX", bearers[3][QR_BEARER_BYTES + 1]; /* of alice, of bob, of bob with admin = 1 */
@@ -1373,6 +1418,7 @@ int main(void)
         WITH_KEYS(test_a_key_is_its_tenants),
         WITH_KEYS(test_admins_keys),
         WITH_STAND(test_without_keys),
+        cmocka_unit_test(test_continuations),
         cmocka_unit_test(test_who_may_listen_where),
         cmocka_unit_test(test_drain_and_stop),
         cmocka_unit_test(test_stop_refuses_all),

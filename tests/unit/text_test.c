@@ -156,6 +156,80 @@ static void test_TK_09(void **state)
     close_stand(s);
 }
 
+static const qr_message_t *go_on(stand_t *s, uint8_t kind, const char *text, qr_u32s_t lengths, const char *prefix, uint8_t render)
+{
+    static const uint32_t roles[] = {QR_CHAT_USER, QR_CHAT_ASSISTANT, QR_CHAT_USER}, ids[] = {16, 16, 16};
+    qr_text_encode_t b = {.request_id = 42,
+                          .kind = kind,
+                          .text = {(const uint8_t *)text, strlen(text)},
+                          .roles = {roles, lengths.count},
+                          .lengths = lengths,
+                          .render = render};
+    if (prefix) {
+        b.prefix_text = (qr_bytes_t){(const uint8_t *)prefix, strlen(prefix)};
+        b.prefix_tokens = (qr_u32s_t){ids, 3};
+    }
+    return say(s, QR_MESSAGE_text_encode, GATEWAY, &b, sizeof b);
+}
+static void assert_ids(const qr_message_t *m, const uint32_t *ids, uint64_t count)
+{
+    assert_int_equal(m->type, QR_MESSAGE_text_encoded);
+    assert_int_equal(m->body.text_encoded.tokens.count, count);
+    assert_memory_equal(m->body.text_encoded.tokens.data, ids, 4 * count);
+}
+
+/* What was saved stays the ids it was; what follows it is tokenized behind, by the same rules; what does not follow is refused. */
+static void test_continuations(void **state)
+{
+    (void)state;
+    stand_t *s = open_stand(true, 100);
+    const uint32_t three[] = {1, 1, 1}, one[] = {1};
+    const qr_message_t *m = go_on(s, QR_INPUT_CHAT, "a", (qr_u32s_t){one, 1}, NULL, 1);
+    static const char rendered[] = "<sx>user\n\xFE"
+                                   "a\xFF<s><sx>assistant\n";
+    assert_int_equal(m->body.text_encoded.rendered.count, sizeof rendered - 1);
+    assert_memory_equal(m->body.text_encoded.rendered.data, rendered, sizeof rendered - 1);
+    assert_true(m->body.text_encoded.tokens.count > 0);
+    /* "c" of the assistant was saved with it: the rest is what closes its turn, a new one and an opening. */
+    static const char saved[] = "<sx>user\n\xFE"
+                                "a\xFF<s><sx>assistant\n\xFE"
+                                "c";
+    m = go_on(s, QR_INPUT_CHAT, "acd", (qr_u32s_t){three, 3}, saved, 0);
+    static const uint32_t turn[] = {16, 16, 16, 10, 11, 15, 3, 10, 11, 0, 15, 15, 15, 0};
+    assert_ids(m, turn, QR_COUNT(turn));
+    assert_int_equal(m->body.text_encoded.rendered.count, 0);
+    /* A message cannot speak for the template, and another message is another conversation. */
+    assert_refused(go_on(s, QR_INPUT_CHAT, "acd", (qr_u32s_t){three, 3},
+                         "<sx>user\n\xFE"
+                         "b",
+                         0),
+                   QR_E_MISMATCH, "continuation");
+    assert_refused(go_on(s, QR_INPUT_CHAT, "a", (qr_u32s_t){one, 1}, saved, 0), QR_E_MISMATCH, "continuation");
+    assert_refused(go_on(s, QR_INPUT_CHAT, "a", (qr_u32s_t){one, 1}, "", 0), QR_E_MISMATCH, "continuation");
+    static const uint32_t rest[] = {16, 16, 16, 13, 15, 14, 3};
+    assert_ids(go_on(s, QR_INPUT_TEXT, "ab<s>d", (qr_u32s_t){0},
+                     "\xFE"
+                     "ab",
+                     0),
+               rest, 7); /* what looks like control is text; no begin token */
+    assert_ids(go_on(s, QR_INPUT_TEXT, "ab", (qr_u32s_t){0},
+                     "\xFE"
+                     "ab",
+                     0),
+               rest, 3);
+    assert_refused(go_on(s, QR_INPUT_TEXT, "a\xC3\xA9", (qr_u32s_t){0},
+                         "\xFE"
+                         "a\xC3",
+                         0),
+                   QR_E_MISMATCH, "continuation");
+    assert_refused(go_on(s, QR_INPUT_TEXT, "ab\xFF<s>\xFE", (qr_u32s_t){0},
+                         "\xFE"
+                         "ab",
+                         0),
+                   QR_E_INVALID, "prompt");
+    close_stand(s);
+}
+
 static void test_life(void **state)
 {
     (void)state;
@@ -177,6 +251,6 @@ static void test_life(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts), cmocka_unit_test(test_refusals), cmocka_unit_test(test_TK_09),
-                                       cmocka_unit_test(test_life)};
+                                       cmocka_unit_test(test_continuations), cmocka_unit_test(test_life)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
