@@ -1,6 +1,7 @@
 """Durable state, on the real program and real files: what a server wrote to its store is found again after kill -9, gives the answers of a
 cold run to the last bit, and nothing that is done to the files ever changes an answer. Most of it runs on a seeded tiny model, so that a
 server starts in a blink; QUIRE_FULL=1 (tests/long.sh D3 to D8) takes the full counts."""
+import concurrent.futures
 import glob
 import hashlib
 import json
@@ -262,6 +263,36 @@ def foreign(path, chain, draw):
 
 KINDS = [bit_flip, truncation, zero_length, swapped, missing, torn_header, foreign]
 COUNTED = ["quire_restores_missing_total", "quire_restores_damaged_total", "quire_restores_io_total"]
+
+
+class Together(unittest.TestCase):
+    """Several prompts come back at once while others are computed."""
+
+    def test_RS_01_restores_side_by_side(self):
+        prompts = [ids(2 * CHUNK + 1, 100 + i) for i in range(8)]
+        others = [ids(40, 200 + i) for i in range(2)]
+        asks = [greedy(prompt) for prompt in prompts] + [greedy(prompt, 30) for prompt in others]
+        wanted = cold(asks, *SMALL)
+        with Store() as store:
+            with store.serve(*SLOW) as server:
+                for ask in asks[:8]:
+                    server.complete(**ask)
+                rows_durable(server, 8 * 2 * CHUNK)
+                store.kill(server)
+            with store.serve(*SLOW, "--staging-slots", 1) as server:
+                for turn in range(10 if FULL else 3):
+                    order = list(range(len(asks)))
+                    random.Random(turn).shuffle(order)
+                    with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
+                        answers = dict(zip(order, pool.map(lambda i: said(server.complete(**asks[i])), order)))
+                    for i, want in enumerate(wanted):
+                        self.assertEqual(answers[i][0], want, (turn, i))
+                        if i < 8:
+                            self.assertEqual(answers[i][1], 2 * CHUNK, (turn, i))
+                    # Prompts may share a first token with a running one, whose row is then copied.
+                    self.assertGreaterEqual(server.metrics()["quire_restored_tokens_total"], (turn + 1) * 8 * (2 * CHUNK - 1))
+                    server.drop_cache()
+                self.assertEqual(server.stop(), 0)
 
 
 class Damage(unittest.TestCase):
