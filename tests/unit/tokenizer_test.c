@@ -237,7 +237,7 @@ static void test_TK_05(void **state)
                 assert_true(whole.count > 0); /* the part of the vocabulary knows the unit */
                 half_s = half.seconds < half_s ? half.seconds : half_s;
                 whole_s = whole.seconds < whole_s ? whole.seconds : whole_s;
-                linear = whole_s <= 2 && whole_s <= 2.5 * half_s + 0.02;
+                linear = whole_s <= 2 && whole_s <= 3 * half_s + 0.05; /* twice the work is 2; what is quadratic shows 4, or never ends */
             }
 #ifndef QR_SANITIZED
             if (!linear) fail_msg("%d of \"%s\": %.3f s, half of it %.3f s", MANY, units[i], whole_s, half_s);
