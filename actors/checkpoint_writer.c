@@ -21,8 +21,9 @@
  *
  * A publish that is lost with its link, or whose outcome the catalog writer does not know, is asked again with the same sequence. Refused
  * because the catalog writer is busy or its log failed: asked again until the capture is given up. STALE: published anew, a few times.
- * Refused for good: a node of one group is dropped. Parts that may be published all the same (of several groups, by an earlier capture;
- * after an asking whose outcome is not known) are withdrawn first, and left alone if that is refused too.
+ * Refused for good: what may be published all the same is withdrawn before it is dropped, and left alone if that is refused too: parts of
+ * several groups (by an earlier capture), an asking whose outcome is not known, a file in place of an earlier one that was damaged or lost
+ * and that the log still names. Only a node of one group of which the log can't know is dropped at once.
  *
  * At the bounds: a capture beyond QR_CAPTURES_MAX is answered BUSY. A capture for which nothing is answered for capture_max_ms ends with
  * DEADLINE, together with all that wait; until what it had open has come back, new ones are answered BUSY. Without a link to the catalog
@@ -579,6 +580,9 @@ static bool passing(uint32_t reason)
     return reason == QR_E_BUSY || reason == QR_E_DRAINING || reason == QR_E_IO || reason == QR_E_NO_SPACE;
 }
 
+/* Whether a refusal says that the log has no such layout, so that it never had a node of it: nothing of it was ever published. */
+static bool unheard_of(uint32_t reason) { return reason == QR_E_INVALID || reason == QR_E_LIMIT; }
+
 static void refused_for_good(const call_t *call, uint32_t reason)
 {
     checkpoint_writer_t *self = call->self;
@@ -592,8 +596,8 @@ static void refused_for_good(const call_t *call, uint32_t reason)
     if (node) {
         list_own(self);
         self->purpose = CLEANUP;
-        if (self->group_count == 1 && (!self->doubt || QR_MUTANT(628)))
-            drop(call); /* it was not here before it was written: nobody published it */
+        if (self->group_count == 1 && ((!self->doubt && unheard_of(reason)) || QR_MUTANT(628)))
+            drop(call);
         else
             withdraw(call, CLEANUP);
     } else if (self->purpose == CLEANUP) {

@@ -339,12 +339,18 @@ static void test_what_was_found_stays_mended(void **state)
 static void test_seeds_that_found_something(void **state)
 {
     (void)state;
-    static const uint64_t of_store[] = {6, 25, 39, 161, 182, 997, 1129, 2188, 2729};
-    for (size_t i = 0; i < QR_COUNT(of_store); i++) {
+    static const struct {
+        uint64_t seed;
+        uint32_t profile;
+    } seeds[] = {{6, QR_PROFILE_STORE},    {25, QR_PROFILE_STORE},  {39, QR_PROFILE_STORE},   {161, QR_PROFILE_STORE},
+                 {182, QR_PROFILE_STORE},  {997, QR_PROFILE_STORE}, {1129, QR_PROFILE_STORE}, {2188, QR_PROFILE_STORE},
+                 {2729, QR_PROFILE_STORE}, {2700, QR_PROFILE_MIXED}};
+    for (size_t i = 0; i < QR_COUNT(seeds); i++) {
         qr_sim_plan_t plan;
         qr_sim_result_t result;
-        qr_sim_plan_draw(&plan, of_store[i], QR_PROFILE_STORE, 0);
-        if (!qr_sim_plan_run(&plan, &result, NULL, NULL)) fail_msg("store, seed %llu: %s", (unsigned long long)of_store[i], result.finding);
+        qr_sim_plan_draw(&plan, seeds[i].seed, seeds[i].profile, 0);
+        if (!qr_sim_plan_run(&plan, &result, NULL, NULL))
+            fail_msg("%s, seed %llu: %s", qr_sim_profile_name(seeds[i].profile), (unsigned long long)seeds[i].seed, result.finding);
     }
 }
 

@@ -603,11 +603,32 @@ static void test_stale_is_published_anew_a_few_times(void **unused)
     }
     refused(4, QR_E_STALE, 0); /* that writer is closed for ever */
     expect_captured(1, QR_E_STALE, 0);
-    assert_int_equal(HEARD_COUNT(stand, chunk_drop), 1);
-    assert_int_equal(HEARD_COUNT(stand, publish), 0);
+    assert_int_equal(HEARD_COUNT(stand, chunk_drop), 0);
+    assert_int_equal(heard_publish(5, 1)->kinds.data[0], QR_CATALOG_WITHDRAW);
 }
 
-/* An asking that may have been committed, and no answer but STALE since: the file is not dropped unless it is withdrawn. */
+/* The log may name a file that was here before and was found damaged: what took its place is withdrawn first, or left. */
+static void test_a_file_that_the_log_may_name_is_withdrawn_first(void **unused)
+{
+    (void)unused;
+    for (uint32_t how = 0; how < 2; how++) {
+        again();
+        written(capture_to_write(1), 5);
+        for (uint64_t sequence = 1; sequence <= 4; sequence++) refused(sequence, QR_E_STALE, 0);
+        assert_int_equal(HEARD_COUNT(stand, chunk_drop), 0);
+        assert_int_equal(heard_publish(5, 1)->kinds.data[0], QR_CATALOG_WITHDRAW);
+        if (how == 0) {
+            committed(5);
+            assert_int_equal(HEARD_COUNT(stand, chunk_drop), 1);
+            continue;
+        }
+        for (uint64_t sequence = 5; sequence <= 8; sequence++) refused(sequence, QR_E_STALE, 0);
+        assert_int_equal(stand->outbox.count, 0);
+        assert_int_equal(metric(METRIC_chunks_orphaned_total), 1);
+    }
+}
+
+/* An asking that may have been committed, and refused for good since: the file is not dropped unless it is withdrawn. */
 static void test_a_node_in_doubt_is_withdrawn_before_it_is_dropped(void **unused)
 {
     (void)unused;
@@ -621,10 +642,10 @@ static void test_a_node_in_doubt_is_withdrawn_before_it_is_dropped(void **unused
             SAY(stand, uplink(), link_down, .node = OTHER, .reason = 1);
             SAY(stand, uplink(), link_up, .node = OTHER, .node_epoch = 1);
         }
-        for (uint64_t sequence = 1; sequence <= 4; sequence++) refused(sequence, QR_E_STALE, 0);
+        refused(1, QR_E_LIMIT, 0);
         assert_int_equal(HEARD_COUNT(stand, chunk_drop), 0);
-        assert_int_equal(heard_publish(5, 1)->kinds.data[0], QR_CATALOG_WITHDRAW);
-        committed(5);
+        assert_int_equal(heard_publish(2, 1)->kinds.data[0], QR_CATALOG_WITHDRAW);
+        committed(2);
         assert_int_equal(HEARD_COUNT(stand, chunk_drop), 1);
     }
 }
@@ -739,8 +760,11 @@ static void test_busy_is_asked_again_until_the_capture_is_late(void **unused)
     capture(2, 0, 8);
     expect_captured(2, QR_E_BUSY, 0); /* something is still open */
     if (stand->outbox.alarm_us != QR_NEVER_US) (void)stand_alarm(stand, stand->now_us + 100000);
-    refused(1, QR_E_BUSY, 60);
-    assert_int_equal(HEARD_COUNT(stand, chunk_drop), 1); /* nobody waits for it any more */
+    refused(1, QR_E_BUSY, 60); /* nobody waits for it any more */
+    assert_int_equal(HEARD_COUNT(stand, chunk_drop), 0);
+    assert_int_equal(heard_publish(2, 1)->kinds.data[0], QR_CATALOG_WITHDRAW);
+    committed(2);
+    assert_int_equal(HEARD_COUNT(stand, chunk_drop), 1);
     dropped(HEARD(stand, chunk_drop)->key);
     (void)capture_to_write(3);
 }
@@ -1381,6 +1405,7 @@ int main(void)
         TEST(test_a_publish_in_doubt_keeps_its_sequence),
         TEST(test_a_link_that_ends_ends_captures_but_not_the_publish),
         TEST(test_stale_is_published_anew_a_few_times),
+        TEST(test_a_file_that_the_log_may_name_is_withdrawn_first),
         TEST(test_a_node_in_doubt_is_withdrawn_before_it_is_dropped),
         TEST(test_what_the_catalog_does_not_want_is_not_written_again_and_again),
         TEST(test_refused_for_good_drops_the_file),
