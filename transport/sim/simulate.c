@@ -13,6 +13,7 @@
 
 #define FAIL_OVER_GAP_US(plan) (6000000 + 3000ull * (plan)->peer_down_ms)
 enum { SETTLE_US = 2000000, QUIET_US = 90000000, LAST_US = 60000000, SHRINK_RUNS = 400, SET_ASIDE = 6 };
+enum { PATIENCE_MOST_MS = 60000 /* ends well within QUIET_US */, UNEVEN_MOST = 3 /* fill_uneven: 6 halves */ };
 
 static const char *const profile_names[QR_PROFILES] = {"mixed", "calm",  "network",  "process", "device",
                                                        "all",   "large", "failover", "catalog", "store"};
@@ -226,7 +227,7 @@ static void draw_over_commit(qr_sim_plan_t *plan, qr_prng_t *prng, bool mixed)
     plan->preempt_quantum = between(prng, 1, 24);
     plan->pages = qr_min_u32(plan->pages, plan->context / plan->page_tokens + between(prng, 1, 12));
     plan->lanes = qr_max_u32(plan->lanes, 3);
-    plan->request_timeout_ms = 60000; /* small pools are slow; who starves still shows */
+    plan->request_timeout_ms = PATIENCE_MOST_MS; /* small pools are slow; who starves still shows */
     plan->workload.answer_most = qr_max_u32(plan->workload.answer_most, between(prng, 30, 200));
 }
 
@@ -284,6 +285,22 @@ static void draw_more(qr_sim_plan_t *plan)
     w->prompt_most = qr_max_u32(2, plan->context / 4);
     w->prefix_tokens = qr_min_u32(w->prefix_tokens, plan->context / 8);
     w->answer_most = between(&prng, 150, 300);
+}
+
+/* In worlds where no fault explains a deadline everybody waits as long as a worker may take for all that its table holds, one request after
+ * another (a pool may hold no more) on the slowest device that fill_uneven makes: who gets no turn in that time was forgotten or passed
+ * over. Batches of one request: its answer's rows one by one, its prompt's by tiles, a few that overlap with the neighbours. */
+static void draw_patience(qr_sim_plan_t *plan)
+{
+    const uint32_t short_ones = 1u << QR_FAULT_BATCHES | 1u << QR_FAULT_LANES; /* over at once, and no explanation (clients.c, K4) */
+    const qr_sim_workload_t *w = &plan->workload;
+    if (plan->profile == QR_PROFILE_LARGE || (!w->fail_over && (w->faults & ~short_ones))) return;
+    uint64_t tiles = plan->context / plan->tile + 1, draws = qr_min_u32(w->answer_most, plan->context), batches = draws + tiles + 2;
+    uint64_t rows_ns = (draws + plan->context) * plan->cost.row_ns, lanes_us = batches * plan->cost.lane_us;
+    uint64_t each_us = (batches * plan->cost.base_us + rows_ns / 1000) * (plan->uneven ? UNEVEN_MOST : 1) + lanes_us;
+    each_us = each_us * 13 / 10; /* device.c: a batch takes 80 to 129 of 100 of its cost */
+    plan->request_timeout_ms =
+        qr_max_u32(plan->request_timeout_ms, (uint32_t)qr_min_u64(PATIENCE_MOST_MS, plan->requests * each_us / 1000));
 }
 
 void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint32_t nodes)
@@ -344,6 +361,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     draw_catalog(plan, &other);
     draw_store(plan, &of_store);
     draw_over_commit(plan, &of_store, profile == QR_PROFILE_MIXED);
+    draw_patience(plan);
     if (plan->catalog.chains) w->read_us = 0; /* a heartbeat that ends alone leaves the question for its numbers open for good */
 }
 
