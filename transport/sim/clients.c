@@ -5,6 +5,7 @@
 #include "base/prng.h"
 #include "messages/schema.h"
 #include "transport/sim/device.h"
+#include "transport/sim/judge.h"
 #include "transport/sim/text.h"
 #include "transport/sim/world.h"
 
@@ -18,6 +19,7 @@ enum {
     DEADLINE_SLACK_US = 100000,
     STOP_WAIT_US = 1000000, /* gateway.c: most time to wait for the usage after a stop string */
     PROBE_MOST_US = 1000000,
+    ROUTER_RETRIES = 4,     /* how often a router offers a lost request again (router.c) */
     ALL_KNOWN_US = 2000000, /* after its start every worker of a world without faults has been heard of */
     STOPS = 2,
     STOP_MOST = 12,  /* bytes of one stop string */
@@ -406,10 +408,19 @@ static bool fits_somewhere(const qr_given_t *given, const ask_t *ask)
     return all_known && w->rows_most && ask->prompt + most_tokens(given, ask) - 1 <= w->rows_most;
 }
 
+/* Whether a router had to give it up: it was told more often than it offers again that the worker which had it is gone. Where nobody may
+ * notice a death that takes several units that begin anew next to each other: each ends every session of its node. */
+static bool lost_too_often(const qr_given_t *given, const ask_t *ask)
+{
+    bool units = work_of(given)->faults >> QR_FAULT_UNIT & 1u;
+    return units && !ask->last && qr_sim_judge_losses(given, ask->key) > ROUTER_RETRIES;
+}
+
 /* K4 */
 static bool explained(const qr_given_t *given, const ask_t *ask, uint32_t reason)
 {
     const qr_sim_workload_t *w = work_of(given);
+    if ((reason == QR_E_PEER_DOWN || reason == QR_E_NO_WORKER) && lost_too_often(given, ask)) return true;
     uint32_t nodes = w->fail_over ? 0
                                   : 1u << QR_FAULT_KILL | 1u << QR_FAULT_PAUSE | 1u << QR_FAULT_CUT | 1u << QR_FAULT_BREAK |
                                         1u << QR_FAULT_LEAVE | 1u << QR_FAULT_STUCK | 1u << QR_FAULT_UNIT | 1u << QR_FAULT_APPEND |

@@ -16,8 +16,9 @@ typedef struct entry {
     uint64_t placed_us;  /* it waits for a worker since; 0: it does not */
     uint64_t offered_us; /* its offer is open since; 0: none is */
     uint64_t offered_order, worker;
-    uint64_t answered_us; /* its client was answered or its gateway let it go; 0: not yet */
-    uint32_t attempt, scope;
+    uint64_t router, holder; /* the worker that was offered it last, until it is lost or let go; 0: none */
+    uint64_t answered_us;    /* its client was answered or its gateway let it go; 0: not yet */
+    uint32_t attempt, scope, losses, unused;
 } entry_t;
 
 /* What a router was told of one worker, by the order of all messages. */
@@ -162,7 +163,8 @@ static void router_offers(qr_sim_judge_t *self, const qr_message_t *m)
     waited(self, m->from, e);
     e->offered_us = self->now_us;
     e->offered_order = self->order;
-    e->worker = m->to;
+    e->worker = e->holder = m->to;
+    e->router = m->from;
     e->attempt = b->attempt;
 }
 
@@ -176,11 +178,13 @@ static void router_says(qr_sim_judge_t *self, const qr_given_t *given, const qr_
         e = find(self, m->type == QR_MESSAGE_place_refused ? m->body.place_refused.request_id : m->body.place_ended.request_id);
         if (!e) break;
         waited(self, m->from, e);
-        e->offered_us = 0;
+        e->offered_us = e->holder = 0;
         break;
     case QR_MESSAGE_offer_cancel:
         e = find(self, m->body.offer_cancel.request_id);
-        if (e && e->attempt == m->body.offer_cancel.attempt) offer_over(self, given, m->from, e, false);
+        if (!e || e->attempt != m->body.offer_cancel.attempt) break;
+        e->holder = 0;
+        offer_over(self, given, m->from, e, false);
         break;
     default: break;
     }
@@ -192,8 +196,21 @@ static void router_answered(qr_sim_judge_t *self, const qr_given_t *given, const
     if (e && e->offered_us && e->attempt == attempt && e->worker == m->from) offer_over(self, given, m->to, e, true);
 }
 
+/* What a router heard takes its requests from the workers of a node; device 0: from all of them. */
+static void requests_lost(qr_sim_judge_t *self, uint64_t router, uint32_t node, uint32_t device)
+{
+    for (uint32_t i = 0; i < PLACES; i++) {
+        entry_t *e = &self->entries[i];
+        if (!e->holder || e->router != router || qr_address_node(e->holder) != node) continue;
+        if (device && qr_address_device(e->holder) != device) continue;
+        e->holder = 0;
+        e->losses++;
+    }
+}
+
 static void worker_lost(qr_sim_judge_t *self, uint64_t router, uint32_t node)
 {
+    requests_lost(self, router, node, 0);
     for (uint32_t d = 1; d <= self->config.devices; d++) {
         told_t *told = told_of(self, router, qr_address(node, (uint8_t)d, QR_ROLE_worker, 0));
         if (told) told->lost = self->order;
@@ -205,7 +222,10 @@ static void router_observes(qr_sim_judge_t *self, const qr_message_t *m)
     const qr_observation_t *b = &m->body.observation;
     told_t *told = told_of(self, m->to, b->worker);
     if (!told) return;
-    if (told->epoch != b->worker_epoch || b->state == QR_STATE_DOWN) told->lost = self->order; /* what it had is lost */
+    if (told->epoch != b->worker_epoch || b->state == QR_STATE_DOWN) { /* what it had is lost */
+        told->lost = self->order;
+        requests_lost(self, m->to, qr_address_node(b->worker), qr_address_device(b->worker));
+    }
     told->heard = self->order;
     told->epoch = b->worker_epoch;
 }
@@ -227,7 +247,11 @@ static void router_hears(qr_sim_judge_t *self, const qr_given_t *given, const qr
     case QR_MESSAGE_offer_accepted:
         router_answered(self, given, m, m->body.offer_accepted.request_id, m->body.offer_accepted.attempt);
         break;
-    case QR_MESSAGE_offer_refused: router_answered(self, given, m, m->body.offer_refused.request_id, m->body.offer_refused.attempt); break;
+    case QR_MESSAGE_offer_refused:
+        router_answered(self, given, m, m->body.offer_refused.request_id, m->body.offer_refused.attempt);
+        e = find(self, m->body.offer_refused.request_id);
+        if (e && e->attempt == m->body.offer_refused.attempt) e->holder = 0;
+        break;
     case QR_MESSAGE_tokens:
         for (uint64_t i = 0; i < m->body.tokens.request_ids.count; i++)
             router_answered(self, given, m, m->body.tokens.request_ids.data[i], m->body.tokens.attempts.data[i]);
@@ -274,4 +298,11 @@ uint32_t qr_sim_judge_scope(const qr_given_t *given, uint64_t request_id)
     qr_sim_judge_t *self = judge_of(given);
     const entry_t *e = self ? find(self, request_id) : NULL;
     return e ? e->scope : 0;
+}
+
+uint32_t qr_sim_judge_losses(const qr_given_t *given, uint64_t key)
+{
+    qr_sim_judge_t *self = judge_of(given);
+    const entry_t *e = self ? find(self, self->ids[place_of(key)]) : NULL;
+    return e && e->key == key ? e->losses : 0;
 }

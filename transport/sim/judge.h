@@ -33,6 +33,9 @@ void qr_sim_judge_calm(qr_sim_judge_t *judge, uint64_t from_us);
 void qr_sim_judge_see(const qr_given_t *given, uint64_t actor, const qr_message_t *message, uint64_t now_us);
 /* A device computes rows of this request (J4). */
 void qr_sim_judge_computes(const qr_given_t *given, uint64_t request_id);
+/* How often the router of the request that a client names so was told that the worker which had it is gone (link_down, peer_down, it began
+ * anew or stopped); 0 when the request is not known. */
+uint32_t qr_sim_judge_losses(const qr_given_t *given, uint64_t key);
 /* The scope of a request, 0 when it is not known (J5). */
 uint32_t qr_sim_judge_scope(const qr_given_t *given, uint64_t request_id);
 
