@@ -19,6 +19,16 @@ static void destroy(qr_recalls_t *t, qr_recall_t *r)
     free(r);
 }
 
+static void unlink_open(qr_recalls_t *t, qr_recall_t *r)
+{
+    if (r->after) r->after->before = r->before;
+    if (r->before)
+        r->before->after = r->after;
+    else
+        t->open = r->after;
+    r->before = r->after = NULL;
+}
+
 static void forget_oldest(qr_recalls_t *t)
 {
     destroy(t, t->ring[t->first]);
@@ -29,6 +39,10 @@ static void forget_oldest(qr_recalls_t *t)
 void qr_recalls_done(qr_recalls_t *t)
 {
     while (t->count) forget_oldest(t);
+    while (t->open) {
+        qr_recall_t *r = t->open;
+        qr_recall_drop(t, &r);
+    }
 }
 
 /* V1: counts r anew; false when there is no room for it. */
@@ -61,6 +75,9 @@ qr_recall_t *qr_recall_new(qr_recalls_t *t, qr_http_request_t *request, qr_bytes
     qr_http_put_bytes(&r->prefix_text, prefix_text.data, prefix_text.count);
     qr_http_put_bytes(&r->prefix_tokens, prefix_tokens.data, 4 * prefix_tokens.count);
     r->lost = !count_bytes(t, r) || r->prefix_text.failed || r->prefix_tokens.failed;
+    r->after = t->open;
+    if (t->open) t->open->before = r;
+    t->open = r;
     return r;
 }
 
@@ -100,6 +117,7 @@ void qr_recall_keep(qr_recalls_t *t, qr_recall_t **recall, const qr_vocabulary_t
         qr_recall_drop(t, recall);
         return;
     }
+    unlink_open(t, r);
     cut(r, vocabulary);
     r->until_us = now_us + t->window_us;
     while (t->count && (t->count == QR_RECALLS_MAX || t->ring[t->first]->until_us <= now_us)) forget_oldest(t);
@@ -109,7 +127,10 @@ void qr_recall_keep(qr_recalls_t *t, qr_recall_t **recall, const qr_vocabulary_t
 
 void qr_recall_drop(qr_recalls_t *t, qr_recall_t **recall)
 {
-    if (*recall) destroy(t, *recall);
+    if (*recall) {
+        unlink_open(t, *recall);
+        destroy(t, *recall);
+    }
     *recall = NULL;
 }
 

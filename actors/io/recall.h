@@ -25,15 +25,18 @@ typedef struct qr_recall {
     qr_http_buffer_t prefix_text, prefix_tokens; /* the continuation it went on from; u32 each */
     qr_http_buffer_t shown, drawn;               /* drawn: u32 each; kept: cut by V2 */
     size_t bytes;                                /* as counted */
+    struct qr_recall *before, *after;            /* others of responses under way */
 } qr_recall_t;
 
 typedef struct qr_recalls {
     qr_recall_t *ring[QR_RECALLS_MAX]; /* finished ones, oldest at first */
+    qr_recall_t *open;                 /* of responses under way */
     uint32_t first, count;
     size_t bytes;
     uint64_t window_us; /* 0: nothing is remembered */
 } qr_recalls_t;
 
+/* Forgets everything, also what is kept by who made it. */
 void qr_recalls_done(qr_recalls_t *recalls);
 /* Begins one: takes text, tokens, roles and lengths out of the request. prefix_*: copied. NULL: window 0 or no memory; nothing was taken.
  */
