@@ -98,7 +98,7 @@ static void cut(qr_recall_t *r, const qr_vocabulary_t *v)
     for (size_t i = 0; i < ids; i++) {
         uint32_t id;
         memcpy(&id, r->drawn.data + 4 * i, 4);
-        if (id >= v->count || ((v->flags[id] & QR_TOKEN_SPECIAL) && !QR_MUTANT(690))) break;
+        if (id >= v->count || ((v->flags[id] & QR_TOKEN_SPECIAL) && !QR_MUTANT(695))) break;
         size_t bytes = v->offsets[id + 1] - v->offsets[id];
         if (bytes > r->shown.count - at || memcmp(r->shown.data + at, v->bytes + v->offsets[id], bytes) != 0) break;
         at += bytes;
@@ -138,7 +138,7 @@ const qr_recall_t *qr_recall_find(qr_recalls_t *t, uint64_t answer_id, bool chat
 {
     for (uint32_t i = 0; i < t->count; i++) {
         const qr_recall_t *r = t->ring[(t->first + i) % QR_RECALLS_MAX];
-        if (r->answer_id == answer_id && r->chat == chat && (r->tenant == tenant || QR_MUTANT(691)))
+        if (r->answer_id == answer_id && r->chat == chat && (r->tenant == tenant || QR_MUTANT(696)))
             return now_us < r->until_us || QR_MUTANT(699) ? r : NULL;
     }
     return NULL;
