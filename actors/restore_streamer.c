@@ -115,6 +115,7 @@ static restore_t *restore_of(restore_streamer_t *self, const file_t *f)
 static uint32_t boundary_of(const restore_streamer_t *self, const restore_t *r)
 {
     uint32_t chunks = r->base / self->group_count;
+    if (QR_MUTANT(494) && r->reason && chunks) chunks--;
     if (QR_MUTANT(601)) chunks = (uint32_t)qr_div_up(r->base, self->group_count);
     return chunks ? (r->first_chunk + chunks) * self->chunk_tokens : r->start_rows;
 }
@@ -125,6 +126,7 @@ static uint32_t boundary_of(const restore_streamer_t *self, const restore_t *r)
 static void release(restore_streamer_t *self, file_t *f, uint8_t trust, uint32_t damage, qr_outbox_t *outbox)
 {
     f->restore = NONE;
+    if (QR_MUTANT(490) && damage) f->lease = 0;
     f->state = f->lease ? RELEASING : FREE; /* 0: storage is gone, and the lease with it */
     if (!f->lease) return;
     qr_send(outbox, self->storage, chunk_release, &(qr_chunk_release_t){.lease = f->lease, .trust = trust, .damage = damage});
@@ -282,7 +284,7 @@ static void settle(restore_streamer_t *self, uint32_t index, qr_outbox_t *outbox
     r->open = 0;
     self->rows += boundary - r->start_rows;
     if (reason) {
-        self->failures[why(reason)]++;
+        if (!(QR_MUTANT(491) && boundary > r->start_rows)) self->failures[why(reason)]++;
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_restore_stopped, r->request_id, reason, boundary, r->end_rows);
     }
     qr_send(outbox, r->asker, restored,

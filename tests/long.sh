@@ -86,7 +86,7 @@ full() { # durable state of the real program, with the full counts
   QUIRE_FULL=1 program "${names[@]}"
 }
 D3() { full Restart Settings TwoNodes && python3 tests/bench/restart.py $folder/quire "$QUIRE_MODEL" && $folder/bench_move; } # answers after kill -9, and by other pages, tiles, threads
-D4() { full Damage Lost Disk; }             # whatever is done to the files: no wrong token
+D4() { $folder/test_fault_table_test --full && full Damage Lost Disk; } # whatever is done to the files: no wrong token
 D5() { full Kill; }                         # kill -9 and graceful stops while chunks are captured
 D6() { full Bound; }                        # ten minutes at the store's bound
 D7() { full Apart; }                        # tenants, salts, two servers

@@ -469,6 +469,16 @@ static void write_reserve(storage_t *self, qr_outbox_t *outbox)
     write_over(self);
 }
 
+/* A part found at the start by its header alone bore the name of what was written now: it is not what its name says, and has no file any
+ * more. Its leases are of the new file, which they keep. */
+static void name_false(storage_t *self, uint32_t place, qr_outbox_t *outbox)
+{
+    const qr_part_t *part = &self->parts.parts[place];
+    if (part->state == QR_PART_READY) self->damaged++;
+    qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_damaged, 0, QR_E_IDENTITY, part->bytes, part->start);
+    part_gone(self, place, outbox);
+}
+
 /* Written, synced and named, or failed: publishes it. */
 static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t *outbox)
 {
@@ -479,8 +489,12 @@ static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t 
     uint32_t place = QR_PART_NONE;
     int status = qr_chunk_write_end(&self->write, NULL, 0, &name, &existed);
     if (!status) {
+        uint32_t other = QR_MUTANT(489) ? QR_PART_NONE : qr_parts_find_name(&self->parts, &name);
+        if (other != QR_PART_NONE) name_false(self, other, outbox);
         place = qr_parts_add(&self->parts, &w->header, &name, qr_chunk_file_bytes(&w->header));
         qr_assert(place != QR_PART_NONE); /* there are as many places as files */
+        for (uint32_t i = 0; i < QR_STORAGE_LEASES && other != QR_PART_NONE; i++)
+            if (self->leases[i].lease && self->leases[i].part == other) self->leases[i].part = place;
         (void)qr_chunk_files_value(self->files, &name, self->parts.parts[place].key);
         self->parts.parts[place].named = true;
         /* Its SHA-256 was taken of the bytes that were written. */

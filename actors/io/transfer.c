@@ -12,8 +12,8 @@
  * floors[group][page] is the least generation that may be moved. M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US
  * and one piece more, and while batches are computed for at most transfer_duty percent of its time. M5. At most QR_RESTORE_UPLOADS uploads
  * and one download are open; more are refused BUSY. Uploads move in the order asked; a download gets every other slice. M6. `damage` blames
- * the file, never the asker: a file that is the one asked for (chain, group) and whose tokens, parent or start are other than the message
- * says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under their key, from the
+ * the file, never the asker: a file that is the one asked for (chain, group), of this model, and whose tokens, parent or start are other than
+ * the message says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under their key, from the
  * answer to page_spill until page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count. At most max_lanes +
  * 1 of these moves are open, and they take every other slice while others wait. Copies into pages and slots are non-temporal: they would
  * push the weights out of the cache (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
@@ -266,7 +266,7 @@ static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_dama
     memcpy(name.id, u->content.bytes, 32);
     qr_chunk_name_path(&name, path);
     u->file = openat(given->store->fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-    *ret_damage = u->file < 0 && errno == ENOENT;
+    *ret_damage = u->file < 0 && errno == ENOENT && !QR_MUTANT(493);
     if (u->file < 0) return errno == ENOENT ? QR_E_NOT_FOUND : QR_E_IO;
     (void)posix_fadvise(u->file, 0, 0, POSIX_FADV_SEQUENTIAL);
     int status = qr_chunk_reader_open_file(u->file, NULL, NULL, &u->reader, &why);
@@ -278,7 +278,9 @@ static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_dama
     if (QR_MUTANT(632) && (header->members == u->want.members && header->row_bytes == u->want.row_bytes && header->count == u->want.count))
         why = QR_CHUNK_INTACT;
     if (why != QR_CHUNK_INTACT) {
-        *ret_damage = header->group != u->want.group || memcmp(header->chain, u->want.chain, 32) != 0 || QR_MUTANT(633);
+        bool asked = why == QR_CHUNK_RANGE || why == QR_CHUNK_PARENT || why == QR_CHUNK_TOKENS; /* what only the asker said */
+        if (why == QR_CHUNK_FINGERPRINT && QR_MUTANT(488)) asked = true;
+        *ret_damage = !asked || memcmp(header->chain, u->want.chain, 32) != 0 || QR_MUTANT(633);
         return reason_of(why);
     }
     return u->whole && !head_hash(u) ? QR_E_MEMORY : 0;
@@ -587,7 +589,7 @@ static void on_fence(transfer_t *self, const qr_message_t *message, qr_outbox_t 
             move_answer(self, &self->moves[i], QR_E_FENCED, outbox);
     for (uint64_t i = 0; i < fence->pages.count; i++) {
         uint32_t group = fence->groups.data[i], index = qr_handle_index(fence->pages.data[i]);
-        uint32_t next = qr_handle_generation(fence->pages.data[i]) + 1;
+        uint32_t next = qr_handle_generation(fence->pages.data[i]) + !QR_MUTANT(492);
         if (group >= self->group_count || index >= self->pages[group]) continue;
         uint32_t *floor = &self->floors[group][index];
         if (generation_before(*floor, next)) *floor = next;

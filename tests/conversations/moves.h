@@ -26,6 +26,8 @@ typedef struct moves_config {
     uint64_t store_bytes, store_files;
     uint64_t spill_bytes; /* 0: requests are not preempted */
     const char *path;     /* of a store that is there already; NULL: a new one, which destroy removes */
+    bool in_memory;       /* a new one where a sync costs nothing, if there is such a place */
+    const qr_actor_class_t *streamer; /* NULL: the test speaks as restore_streamer too */
 } moves_config_t;
 
 /* An answer that has come, its columns copied. */
@@ -46,7 +48,7 @@ typedef struct moves {
     qr_activity_t activity;
     char path[64];
     pump_t pump;
-    member_t *storage, *transfer;
+    member_t *storage, *transfer, *streamer; /* streamer NULL: the test */
     uint32_t writes_open, heard_count;
     heard_t heard[ANSWERS_MAX], last;
 } moves_t;
@@ -256,12 +258,18 @@ static inline void moves_boot(moves_t *m, uint64_t seed)
     pump_init(&m->pump, m->given, seed);
     m->storage = pump_add(&m->pump, at_role(QR_ROLE_storage), &qr_storage_class, NULL, NULL);
     m->transfer = pump_add(&m->pump, at_role(QR_ROLE_transfer), &qr_transfer_class, NULL, NULL);
-    for (uint32_t i = 0; i < QR_COUNT(partners); i++) (void)pump_add(&m->pump, at_role(partners[i]), NULL, moves_hear, m);
+    m->streamer = NULL;
+    for (uint32_t i = 0; i < QR_COUNT(partners); i++) {
+        const qr_actor_class_t *actor = partners[i] == QR_ROLE_restore_streamer ? m->config.streamer : NULL;
+        member_t *member = pump_add(&m->pump, at_role(partners[i]), actor, moves_hear, m);
+        if (actor) member->handle = NULL, m->streamer = member;
+    }
     MOVES_ASK(m, mesh, storage, start, &answer, .epoch = 1);
     if (answer.body.ready.reason) print_error("%.*s\n", (int)answer.body.ready.text.count, (const char *)answer.body.ready.text.data);
     assert_int_equal(answer.body.ready.reason, 0);
     MOVES_ASK(m, mesh, transfer, start, &answer, .epoch = 1);
     assert_int_equal(answer.body.ready.reason, 0);
+    if (m->streamer) MOVES_ASK(m, mesh, restore_streamer, start, &answer, .epoch = 1);
 }
 /* Ends them, as a process does (kill) or as mesh does. */
 static inline void moves_halt(moves_t *m, bool kill)
@@ -317,7 +325,7 @@ static inline moves_t *moves_new(const moves_config_t *config)
         staging.groups[g].row_bytes = qr_decoder_row_bytes(m->given->decoder);
     }
     assert_int_equal(qr_staging_new(&staging, &m->given->staging), 0);
-    const char *base = getenv("TMPDIR");
+    const char *base = config->in_memory && access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : getenv("TMPDIR");
     (void)snprintf(m->path, sizeof m->path, "%s/quire-moves-XXXXXX", base && strlen(base) < 32 ? base : "/tmp");
     if (config->path)
         (void)snprintf(m->path, sizeof m->path, "%s", config->path);

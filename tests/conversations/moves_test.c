@@ -355,11 +355,13 @@ static void test_identity(void **state)
     assert_int_equal(save(c, 0).reason, 0);
     assert_int_equal(save(c, 1).reason, 0);
     m->given->layout.fingerprint.bytes[0] ^= 1;
-    assert_int_equal(load(c, 0, c->contents[0], false).reason, QR_E_IDENTITY);
+    qr_page_uploaded_t uploaded = load(c, 0, c->contents[0], false);
+    assert_int_equal(uploaded.reason, QR_E_IDENTITY);
+    assert_int_equal(uploaded.damage, 1);
     m->given->layout.fingerprint.bytes[0] ^= 1;
     chain_t wrong = *c;
     wrong.parents[1].bytes[5] ^= 1;
-    qr_page_uploaded_t uploaded = load(&wrong, 1, c->contents[1], false);
+    uploaded = load(&wrong, 1, c->contents[1], false);
     assert_int_equal(uploaded.reason, QR_E_IDENTITY);
     assert_int_equal(uploaded.damage, 0);
     c->tokens[3] ^= 1;
