@@ -12,11 +12,11 @@
  * floors[group][page] is the least generation that may be moved. M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US
  * and one piece more, and while batches are computed for at most transfer_duty percent of its time. M5. At most QR_RESTORE_UPLOADS uploads
  * and one download are open; more are refused BUSY. Uploads move in the order asked; a download gets every other slice. M6. `damage` blames
- * the file, never the asker: a file that is the one asked for (chain, group), of this model, and whose tokens, parent or start are other than
- * the message says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under their key, from the
- * answer to page_spill until page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count. At most max_lanes +
- * 1 of these moves are open, and they take every other slice while others wait. Copies into pages and slots are non-temporal: they would
- * push the weights out of the cache (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
+ * the file, never the asker: a file that is the one asked for (chain, group), of this model, and whose tokens, parent or start are other
+ * than the message says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under
+ * their key, from the answer to page_spill until page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count.
+ * At most max_lanes + 1 of these moves are open, and they take every other slice while others wait. Copies into pages and slots are
+ * non-temporal: they would push the weights out of the cache (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
 #include "actors/io/transfer.h"
 
 #include "actors/io/activity.h"

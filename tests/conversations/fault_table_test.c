@@ -1,7 +1,7 @@
 /* link: qr_actor_restore_streamer qr_io_storage qr_io_storage_parts qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
 /* The fault table (S2 of Quire resumes) at message level: the real restore_streamer, storage and transfer over real files and page pools.
- * A chain is captured once; then, for each of 13 kinds of fault and each of 20 draws (--full: 1,000), the fault is put in at a moment that is
- * drawn, the chain is restored into pages of NaN, and judged:
+ * A chain is captured once; then, for each of 13 kinds of fault and each of 20 draws (--full: 1,000), the fault is put in at a moment that
+ * is drawn, the chain is restored into pages of NaN, and judged:
  *   - what `restored` reports is equal, bit for bit, to what was captured, and ends at a chunk's end, no chunk before the fault is lost;
  *   - nothing else of any pool was touched, then or later: what is not restored is computed when `restored` comes and must stay;
  *   - a page that has a new owner holds what the new owner wrote;
@@ -88,13 +88,13 @@ struct world {
     bool answered;
     /* the fault of this draw */
     moment_t moment;
-    uint32_t chunk, group, cut;         /* the file; no chunk before `cut` may be lost */
-    bool exact, undo;                   /* the restore ends at `cut`; somebody has to take the fault out */
-    uint32_t least, most;               /* restores that are cut short until it is mended */
-    uint32_t reads, read_at;            /* pieces read; put in before this one (0: not) */
-    uint32_t drops;                     /* answers that somebody waits for */
-    bool reached;                       /* that piece is being read */
-    qr_u64s_t fenced;                   /* of the fence under way */
+    uint32_t chunk, group, cut; /* the file; no chunk before `cut` may be lost */
+    bool exact, undo;           /* the restore ends at `cut`; somebody has to take the fault out */
+    uint32_t least, most;       /* restores that are cut short until it is mended */
+    uint32_t reads, read_at;    /* pieces read; put in before this one (0: not) */
+    uint32_t drops;             /* answers that somebody waits for */
+    bool reached;               /* that piece is being read */
+    qr_u64s_t fenced;           /* of the fence under way */
     uint32_t fence_groups[GROUPS * BLOCKS];
     uint64_t fence_pages[GROUPS * BLOCKS];
     uint64_t upload_keys[QR_RESTORE_LEASES]; /* last key of each place of the streamer's table */
@@ -132,7 +132,8 @@ static void count(world_t *w, uint64_t ret_counts[COUNTERS])
     }
 }
 
-/* ---- pages ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- pages ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 static uint8_t *page_at(world_t *w, uint32_t group, uint32_t member, uint32_t page)
 {
@@ -211,7 +212,8 @@ static bool rest_is_untouched(world_t *w)
     return true;
 }
 
-/* ---- the world ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the world ------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* `restored` comes: what it reports is judged, the rest is computed, at once. */
 static void on_restored(world_t *w, const qr_restored_t *r)
@@ -315,7 +317,8 @@ static uint32_t capture(world_t *w)
     return reason;
 }
 
-/* ---- what is done to files ------------------------------------------------------------------------------------------------------------ */
+/* ---- what is done to files ------------------------------------------------------------------------------------------------------------
+ */
 
 static char *path_of(const world_t *w, uint32_t chunk, uint32_t group)
 {
@@ -373,7 +376,9 @@ static void put_truncation(world_t *w)
 {
     one_file(w);
     uint64_t size = size_of(w, w->chunk, w->group);
-    uint64_t left = below(w, 4) ? 1 + qr_prng_below(&w->prng, size - 1) : below(w, 2) ? size - 1 - below(w, 2) : 4096ull * (1 + below(w, 2));
+    uint64_t left = below(w, 4)   ? 1 + qr_prng_below(&w->prng, size - 1)
+                    : below(w, 2) ? size - 1 - below(w, 2)
+                                  : 4096ull * (1 + below(w, 2));
     assert_int_equal(truncate(path_of(w, w->chunk, w->group), (off_t)left), 0);
 }
 static void put_zero_length(world_t *w)
@@ -432,7 +437,8 @@ static void put_fingerprint(world_t *w)
     free(content);
 }
 
-/* ---- what is said too late, or no more ------------------------------------------------------------------------------------------------ */
+/* ---- what is said too late, or no more ------------------------------------------------------------------------------------------------
+ */
 
 /* Pages of the load are fenced: their owner has another. older: the fence means who had them before, and nothing happens. */
 static void fence_some(world_t *w, bool older)
@@ -508,7 +514,8 @@ static void put_lease_dropped(world_t *w)
     w->faults++;
 }
 
-/* ---- what the operating system refuses ------------------------------------------------------------------------------------------------ */
+/* ---- what the operating system refuses ------------------------------------------------------------------------------------------------
+ */
 
 /* A chunk has left and is captured again: a call of the write fails, once or for as long as the fault lasts. */
 static void refuse_write(world_t *w, const int *errors, uint32_t error_count)
@@ -599,7 +606,8 @@ static void put_io(world_t *w)
     }
 }
 
-/* ---- a draw ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a draw ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Restores rows [start, end); fault: that of this draw is put in where it belongs. */
 static void restore(world_t *w, uint32_t start, uint32_t end, bool fault)
@@ -675,7 +683,8 @@ static void draw(world_t *w)
     qr_store_fail_arm(0, 0, 0, false);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------------------------------------------------
+ */
 
 #define BIT(counter) (1u << (counter))
 enum { FILE_FAULT = 1 << MISSING | 1 << DAMAGED | 1 << IO };
@@ -721,9 +730,9 @@ static void chain_make(world_t *w)
 static void row_print(const world_t *w)
 {
     char *line = table[w->kind - kinds];
-    int at = snprintf(line, sizeof table[0], "%-28s %5llu faults, %5llu whole, %5llu cut short, %llu wrong rows; counted:", w->kind->name,
-                      (unsigned long long)w->faults, (unsigned long long)w->whole, (unsigned long long)w->short_,
-                      (unsigned long long)w->wrong);
+    int at =
+        snprintf(line, sizeof table[0], "%-28s %5llu faults, %5llu whole, %5llu cut short, %llu wrong rows; counted:", w->kind->name,
+                 (unsigned long long)w->faults, (unsigned long long)w->whole, (unsigned long long)w->short_, (unsigned long long)w->wrong);
     for (uint32_t c = 0; c < LEASES; c++)
         if (w->by[c] && at < (int)sizeof table[0])
             at += snprintf(line + at, sizeof table[0] - (size_t)at, " %s %llu", counter_names[c], (unsigned long long)w->by[c]);
@@ -766,7 +775,8 @@ int main(int count_arguments, char **arguments)
     }
     for (size_t i = 0; i < QR_COUNT(kinds); i++)
         if (!only || strcmp(only, kinds[i].name) == 0)
-            tests[chosen++] = (struct CMUnitTest){.name = kinds[i].name, .test_func = test_kind, .initial_state = (void *)(uintptr_t)&kinds[i]};
+            tests[chosen++] =
+                (struct CMUnitTest){.name = kinds[i].name, .test_func = test_kind, .initial_state = (void *)(uintptr_t)&kinds[i]};
     if (chosen == 0) return fprintf(stderr, "arguments: --full, --draws N, --seed N, the name of a kind\n"), 2;
     int failed = _cmocka_run_group_tests("fault table", tests, chosen, NULL, NULL);
     for (size_t i = 0; i < QR_COUNT(kinds); i++)

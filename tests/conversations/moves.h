@@ -24,9 +24,9 @@ enum { ANSWERS_MAX = 96, NODE = 7 };
 typedef struct moves_config {
     uint32_t page_tokens, chunk_tokens, pages, layers, window, dim, slots; /* window: of layer 1; 0: one group */
     uint64_t store_bytes, store_files;
-    uint64_t spill_bytes; /* 0: requests are not preempted */
-    const char *path;     /* of a store that is there already; NULL: a new one, which destroy removes */
-    bool in_memory;       /* a new one where a sync costs nothing, if there is such a place */
+    uint64_t spill_bytes;             /* 0: requests are not preempted */
+    const char *path;                 /* of a store that is there already; NULL: a new one, which destroy removes */
+    bool in_memory;                   /* a new one where a sync costs nothing, if there is such a place */
     const qr_actor_class_t *streamer; /* NULL: the test speaks as restore_streamer too */
 } moves_config_t;
 
