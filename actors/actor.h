@@ -12,11 +12,15 @@
 #include "base/text.h"
 #include "messages/message.h"
 
+/* Of a thread that moves state, above the process's: about a tenth of a core that somebody computes on. */
+enum { QR_NICENESS_BEHIND = 10 };
+
 typedef struct qr_actor_class {
     const char *name;  /* role's name, also in topology files */
     uint16_t role;     /* QR_ROLE_* */
     uint16_t max_out;  /* most messages one handle or work call emits */
     bool owns_world;   /* io actor: no snapshot, not replayable */
+    bool behind;       /* its thread runs behind those that compute tokens (QR_NICENESS_BEHIND), if that holds of all actors of its host */
 
     /* Bytes of the state block for this configuration. */
     uint64_t (*bytes)(const qr_given_t *given);

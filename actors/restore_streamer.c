@@ -49,7 +49,7 @@ enum { WHY_NOT_FOUND, WHY_DAMAGED, WHY_IO, WHY_DEADLINE, WHY_CANCELLED, WHY_OTHE
 typedef struct restore {
     uint64_t restore_id, request_id, asker;
     uint64_t progress_us; /* when anything was last answered for it, or it came */
-    uint64_t bytes, move_us, queue_us;
+    uint64_t bytes, localise_us, move_us, queue_us;
     uint64_t verified;
     uint32_t open, start_rows, end_rows, first_chunk;
     uint32_t parts, stop_part;     /* in all; none from stop_part on is wanted */
@@ -73,7 +73,7 @@ typedef struct restore_streamer {
     uint64_t address, epoch, storage, tokens_at, pages_at;
     uint64_t drain_asker, drain_by_us, stop_asker, stop_by_us;
     uint64_t tickets, hash_left; /* tokens that this call may still hash */
-    uint64_t restores, refused, rows, bytes, move_us, verify_failures;
+    uint64_t restores, refused, rows, bytes, localise_us, move_us, verify_failures;
     uint64_t failures[WHYS];
     uint32_t draining, turn; /* restore whose turn it is */
     uint32_t slots, tokens_max, blocks_max, group_count, page_tokens, chunk_tokens;
@@ -287,6 +287,7 @@ static void settle(restore_streamer_t *self, uint32_t index, qr_outbox_t *outbox
         if (!(QR_MUTANT(491) && boundary > r->start_rows)) self->failures[why(reason)]++;
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_restore_stopped, r->request_id, reason, boundary, r->end_rows);
     }
+    qr_outbox_note(outbox, QR_LEVEL_TRACE, QR_NOTE_restore_phases, r->request_id, r->localise_us, r->queue_us, r->move_us);
     qr_send(outbox, r->asker, restored,
             &(qr_restored_t){.restore_id = r->restore_id,
                              .boundary = boundary,
@@ -423,6 +424,7 @@ static void on_leased(restore_streamer_t *self, const qr_message_t *message, qr_
     restore_t *r = restore_of(self, f);
     uint32_t reason = b->reason ? b->reason : b->lease == 0 || b->bytes == 0 ? QR_E_NOT_FOUND : 0;
     if (r) r->progress_us = message->now_us;
+    if (r && !QR_MUTANT(786)) r->localise_us += message->now_us - f->asked_us, self->localise_us += message->now_us - f->asked_us;
     f->lease = b->lease;
     f->bytes = b->bytes;
     f->trusted = b->trusted == 1;
@@ -601,11 +603,12 @@ static void on_metrics_read(const restore_streamer_t *self, const qr_message_t *
                                    METRIC_restores_late_total,
                                    METRIC_restores_cancelled_total,
                                    METRIC_restores_other_total,
-                                   METRIC_restore_verify_failures_total};
+                                   METRIC_restore_verify_failures_total,
+                                   METRIC_restore_localise_us_total};
     const uint64_t *f = self->failures;
     const uint64_t values[QR_COUNT(ids)] = {self->restores,   open_count(self), self->rows,           self->bytes, self->move_us,
                                             self->refused,    f[WHY_NOT_FOUND], f[WHY_DAMAGED],       f[WHY_IO],   f[WHY_DEADLINE],
-                                            f[WHY_CANCELLED], f[WHY_OTHER],     self->verify_failures};
+                                            f[WHY_CANCELLED], f[WHY_OTHER],     self->verify_failures, self->localise_us};
     qr_send(outbox, message->from, metrics, &(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(ids)}});
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 100 minutes in all on 2 cores.
+# Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 75 minutes in all on 2 cores.
 #   tests/long.sh           all parts
 #   tests/long.sh S3 S8     these parts alone; their sections of RESULTS.md are replaced, the others stay with the commit they were run on
 set -uo pipefail
@@ -92,6 +92,7 @@ D6() { full Bound; }                        # ten minutes at the store's bound
 D7() { full Apart; }                        # tenants, salts, two servers
 D8() { full Recorded; }                     # a run with a store replays byte for byte
 D9() { QUIRE_FULL=1 program test_pressure; } # a quarter of the pages: later requests make room, their rows come back
+D10() { python3 tests/bench/beside.py $folder/quire "$QUIRE_MODEL"; } # decoding beside saturated restore and checkpoint
 
 commit=$(git rev-parse --short HEAD)
 git diff --quiet || commit="$commit with changes"
@@ -113,7 +114,7 @@ results() { # the sections just made, and of the others those that tests/RESULTS
   done
 }
 
-parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1 D2 D3 D4 D5 D6 D7 D8 D9) # S8 first: it measures, and the machine is still cool and quiet
+parts=(S8 S1 S2 S3 S4 S5 S6 S7 S9 S10 S11 S12 W1 W2 W3 W4 W5 W6 D1 D2 D3 D4 D5 D6 D7 D8 D9 D10) # S8 first: it measures, and the machine is still cool and quiet
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${parts[@]}")
 prepare || exit 1

@@ -1,5 +1,5 @@
-/* activity.h - two words of memory by which io actors of one device see whether it computes: the executor writes, whoever should step aside
- * reads. A hint and no more: nothing is decided by it but how soon to take the next slice. Relaxed: no data is handed over by it. */
+/* activity.h - words of memory by which io actors of one device see whether it computes: the executor writes, whoever should step aside
+ * reads, and keeps account of the time it took (duty.h). A hint and no more: nothing is decided by it but how soon to take the next slice. Relaxed: no data is handed over by it. */
 #ifndef QR_ACTIVITY_H
 #define QR_ACTIVITY_H
 
@@ -10,6 +10,7 @@
 typedef struct qr_activity {
     _Atomic uint64_t batches;   /* begun since boot */
     _Atomic uint32_t computing; /* 1 while one is on the device */
+    _Atomic uint64_t resume_us; /* who moves state takes no slice before, while batches are computed (duty.h) */
 } qr_activity_t;
 
 /* All accept NULL. */

@@ -7,7 +7,8 @@
  *   checkpoint_writer -- chunk_victims --> storage  -- chunk_victims_named -->  from the handler
  *   checkpoint_writer -- chunk_drop -->    storage  -- chunk_dropped -->        when the file is gone: after the last of its leases
  *
- * SO1. Whatever waits for the disk runs on the errand's thread: digests, writes, every fsync. So no lookup or lease stands behind one.
+ * SO1. Whatever waits for the disk runs on the errand's thread: digests, writes, every fsync. So no lookup or lease stands behind one. It
+ * works in pieces, on the account that transfer's slices are on (duty.h).
  * SO2. A part is READY in the table if and only if its file is published: found, leased and counted only after the receipt. A write that
  * failed leaves nothing. SO3. A file that is not what it should be (damage), or that somebody removed, is withdrawn at once: leased to
  * nobody new and unlinked with its last lease. The same part may be written again after that. SO4. A leased file is not unlinked; a drop
@@ -20,6 +21,7 @@
  * write, so what the catalog lost is published anew from the files that are there. */
 #include "actors/io/storage.h"
 
+#include "actors/io/duty.h"
 #include "actors/io/storage_errand.h"
 #include "actors/io/storage_parts.h"
 #include "actors/note.h"
@@ -35,7 +37,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WRITE_PIECE_BYTES = 1 << 20, HOLDERS_MAX = QR_PARTNERS_MAX, MESSAGE_BYTES = 512 };
+enum {
+    WRITE_PIECE_BYTES = 512 << 10, /* its SHA-256 and its copy to the system: well below a millisecond */
+    PAUSE_US_MAX = 20000,          /* then look again whether anything is computed */
+    HOLDERS_MAX = QR_PARTNERS_MAX,
+    MESSAGE_BYTES = 512
+};
 
 /* One chunk_write. The first of the queue is worked on. */
 typedef struct write_ask {
@@ -64,6 +71,9 @@ typedef struct storage {
     qr_chunk_files_t *files;
     qr_parts_t parts;
     qr_errand_t *errand;
+    qr_activity_t *activity; /* or NULL */
+    qr_duty_t duty;          /* the errand's */
+    uint64_t transfer_duty, paused_us; /* paused: of the write under way, for the duty */
     struct {
         uint64_t address, epoch;
     } holders[HOLDERS_MAX];
@@ -81,12 +91,15 @@ typedef struct storage {
     uint64_t hits, misses, written, failed, refused_full, refused_busy, damaged, missing, evicted, adopted, unread;
 } storage_t;
 
-static uint64_t clock_us(void)
+static uint64_t read_clock_us(clockid_t id)
 {
     struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    (void)clock_gettime(id, &t);
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
+static uint64_t clock_us(void) { return read_clock_us(CLOCK_MONOTONIC); }
+/* What this thread has worked. */
+static uint64_t worked_us(void) { return read_clock_us(CLOCK_THREAD_CPUTIME_ID); }
 
 /* ---- files and trust ---------------------------------------------------------------------------------------------------------------- */
 
@@ -334,7 +347,8 @@ static void on_chunk_release(storage_t *self, const qr_given_t *given, const qr_
 static void write_answer(storage_t *self, const write_ask_t *w, uint32_t reason, const qr_part_t *part, uint64_t shortfall,
                          qr_outbox_t *outbox)
 {
-    qr_chunk_written_t body = {.key = w->key, .reason = reason, .shortfall_bytes = shortfall, .write_us = clock_us() - w->asked_us};
+    uint64_t paused_us = w == &self->writes[0] && self->phase != PHASE_IDLE ? self->paused_us : 0;
+    qr_chunk_written_t body = {.key = w->key, .reason = reason, .shortfall_bytes = shortfall, .write_us = clock_us() - w->asked_us - paused_us};
     if (part) memcpy(body.content.bytes, part->name.id, 32), body.bytes = part->bytes;
     if (reason == QR_E_SHORTFALL)
         self->refused_full++;
@@ -387,20 +401,40 @@ static void on_chunk_write(storage_t *self, const qr_given_t *given, const qr_me
     }
 }
 
-/* On the errand's thread. */
+/* On the errand's thread, after a piece of work that began with began_us worked: a pause, while batches are computed. It does not grow by
+ * what transfer works meanwhile, or a capture would wait for the last of the restores. */
+static void write_pause(storage_t *self, uint64_t began_us)
+{
+    uint64_t from_us = clock_us(), now_us = from_us, resume_us;
+    if (!QR_MUTANT(785)) qr_duty_worked(&self->duty, self->activity, self->transfer_duty, now_us, worked_us() - began_us);
+    resume_us = qr_duty_resume_us(&self->duty, self->activity, now_us);
+    while (now_us < resume_us && qr_duty_computing(&self->duty, self->activity, now_us)) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = (long)qr_min_u64(resume_us - now_us, PAUSE_US_MAX) * 1000}, NULL);
+        now_us = clock_us();
+    }
+    self->paused_us += now_us - from_us;
+}
+
 static void digest_run(void *context)
 {
     storage_t *self = context;
     write_ask_t *w = &self->writes[0];
     qr_chunk_piece_t piece = {self->payload, self->payload_bytes};
+    uint64_t began_us = worked_us();
+    self->paused_us = 0;
     self->write_status = qr_chunk_digest(w->tokens, w->header.count, &piece, 1, w->header.digest);
+    write_pause(self, began_us);
 }
+
 static void write_run(void *context)
 {
     storage_t *self = context;
     int status = 0;
-    for (uint64_t at = 0; at < self->payload_bytes && !status; at += WRITE_PIECE_BYTES)
+    for (uint64_t at = 0; at < self->payload_bytes && !status; at += WRITE_PIECE_BYTES) {
+        uint64_t began_us = worked_us();
         status = qr_chunk_write_put(self->write, self->payload + at, (size_t)qr_min_u64(WRITE_PIECE_BYTES, self->payload_bytes - at));
+        write_pause(self, began_us);
+    }
     if (!status) status = qr_chunk_write_sync(self->write);
     self->write_status = status;
 }
@@ -613,6 +647,7 @@ static int store_open(storage_t *self, const qr_given_t *given, char *message, s
     (void)snprintf(message, message_bytes, "store: not enough memory for %u files", config.chunks_max);
     self->writes = calloc(QR_STORAGE_WRITES, sizeof *self->writes);
     int status = self->writes ? qr_parts_init(&self->parts, config.chunks_max) : -QR_E_MEMORY;
+    self->activity = given->activity, self->transfer_duty = given->params.transfer_duty;
     if (!status) status = qr_errand_new(&self->errand);
     if (!status) status = qr_chunk_files_open(given->store, &config, &adoption, &self->files, message, message_bytes);
     return status;

@@ -1,16 +1,15 @@
 /* storage_errand.c - one slow thing at a time, on a thread of its own (storage_errand.h). */
 #include "actors/io/storage_errand.h"
 
+#include "actors/actor.h"
 #include "base/error.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NICENESS = 5 }; /* behind whoever computes tokens */
 enum { IDLE, GIVEN, ENDED };
 
 struct qr_errand {
@@ -26,7 +25,7 @@ struct qr_errand {
 static void *errands(void *argument)
 {
     qr_errand_t *e = argument;
-    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
+    (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + QR_NICENESS_BEHIND);
     (void)pthread_mutex_lock(&e->lock);
     for (;;) {
         while (e->state != GIVEN && !e->stop) (void)pthread_cond_wait(&e->wake, &e->lock);

@@ -10,7 +10,7 @@
  * message is used before it was checked; at most one piece of a file is in memory, whatever the file says. M3. A fence ends every move that
  * names one of its pages with the same or an older generation; later moves that name such a generation are refused STALE.
  * floors[group][page] is the least generation that may be moved. M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US
- * and one piece more, and while batches are computed for at most transfer_duty percent of its time. M5. At most QR_RESTORE_UPLOADS uploads
+ * and one piece more; while batches are computed for at most transfer_duty percent of the time (duty.h), and behind whoever computes. M5. At most QR_RESTORE_UPLOADS uploads
  * and one download are open; more are refused BUSY. Uploads move in the order asked; a download gets every other slice. M6. `damage` blames
  * the file, never the asker: a file that is the one asked for (chain, group), of this model, and whose tokens, parent or start are other
  * than the message says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under
@@ -19,7 +19,7 @@
  * non-temporal: they would push the weights out of the cache (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
 #include "actors/io/transfer.h"
 
-#include "actors/io/activity.h"
+#include "actors/io/duty.h"
 #include "actors/io/transfer_spill.h"
 #include "actors/note.h"
 #include "base/error.h"
@@ -36,8 +36,6 @@
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { LATELY_US = 10000 /* a batch this long ago still counts as computing: between two steps lies a gap */ };
 
 /* Pages of a move, as asked; [start, end) are the rows that lie in them. */
 typedef struct span {
@@ -82,7 +80,10 @@ typedef struct spill_move {
 
 typedef struct transfer {
     uint64_t address, turns;
-    uint64_t resume_us, batches, batches_us; /* duty: not before; batches seen, and when the last new one was */
+    uint64_t (*clock_us)(void); /* of tests; NULL: the machine's */
+    qr_duty_t duty;
+    uint64_t waiting_us; /* since when a slice waits for the duty; 0: none does */
+    uint64_t slices, wait_us, read_us, verify_us, copy_us; /* of all uploads; wait: of every move */
     uint64_t uploads_done, uploads_failed, fenced, upload_bytes, upload_us, downloads_done, download_bytes, download_us;
     uint64_t spills_done, spills_refused, spilled_rows, unspilled_rows, unspills_failed, spill_us;
     uint32_t group_count, page_tokens, row_bytes, after_download, after_move, moves_max, move_pages_max;
@@ -96,12 +97,16 @@ typedef struct transfer {
     uint64_t *move_pages;
 } transfer_t;
 
-static uint64_t clock_us(void)
+static uint64_t read_clock(const transfer_t *self, clockid_t id)
 {
     struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    if (self->clock_us) return self->clock_us();
+    (void)clock_gettime(id, &t);
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
+static uint64_t clock_us(const transfer_t *self) { return read_clock(self, CLOCK_MONOTONIC); }
+/* What this thread has worked. */
+static uint64_t worked_us(const transfer_t *self) { return read_clock(self, CLOCK_THREAD_CPUTIME_ID); }
 
 /* ---- pages ---------------------------------------------------------------------------------------------------------------------- */
 
@@ -170,7 +175,7 @@ static void upload_close(upload_t *u)
 
 static void upload_answer(transfer_t *self, upload_t *u, uint32_t reason, bool damage, qr_outbox_t *outbox)
 {
-    uint64_t now_us = clock_us(), move_us = u->opened ? now_us - u->began_us : 0;
+    uint64_t now_us = clock_us(self), move_us = u->opened ? now_us - u->began_us : 0;
     qr_page_uploaded_t body = {.key = u->key, .reason = reason, .damage = damage, .bytes = reason ? 0 : u->at, .move_us = move_us};
     body.queue_us = (u->opened ? u->began_us : now_us) - u->asked_us;
     qr_send(outbox, u->from, page_uploaded, &body);
@@ -218,7 +223,7 @@ static void on_page_upload(transfer_t *self, const qr_given_t *given, const qr_m
         self->uploads_failed++;
         return;
     }
-    u->from = message->from, u->key = ask->key, u->turn = ++self->turns, u->asked_us = clock_us();
+    u->from = message->from, u->key = ask->key, u->turn = ++self->turns, u->asked_us = clock_us(self);
     u->whole = ask->whole != 0, u->content = ask->content, u->want = want, u->at = 0;
     qr_copy(u->tokens, ask->tokens.data, ask->tokens.count * sizeof(uint32_t));
 }
@@ -303,11 +308,15 @@ static uint32_t upload_piece(transfer_t *self, const qr_given_t *given, upload_t
     uint64_t payload = qr_chunk_payload_bytes(&u->want), most = QR_TRANSFER_PIECE_BYTES / self->row_bytes * self->row_bytes;
     uint64_t bytes = qr_min_u64(most, payload - u->at), cursor = u->at, end = u->at + bytes;
     qr_chunk_extent_t extent;
+    uint64_t began_us = clock_us(self), read_us, verified_us;
     if (qr_chunk_reader_read(u->reader, self->buffer, (size_t)bytes)) return reason_of(qr_chunk_reader_reason(u->reader));
+    read_us = clock_us(self);
     if (u->whole && EVP_DigestUpdate(u->sha, self->buffer, (size_t)bytes) != 1) return QR_E_MEMORY;
+    verified_us = clock_us(self);
     while (qr_chunk_extent_next(&u->want, &cursor, end, &extent))
         scatter(self, given, &u->span, extent.member, u->want.start + extent.token, extent.count, self->buffer + (extent.offset - u->at));
     u->at = end;
+    self->read_us += read_us - began_us, self->verify_us += verified_us - read_us, self->copy_us += clock_us(self) - verified_us;
     return 0;
 }
 
@@ -317,7 +326,7 @@ static void upload_advance(transfer_t *self, const qr_given_t *given, upload_t *
     uint32_t reason = 0;
     bool damage = false;
     if (!u->opened) {
-        u->opened = true, u->began_us = clock_us();
+        u->opened = true, u->began_us = clock_us(self);
         reason = upload_open(u, given, &damage);
         if (reason) {
             upload_answer(self, u, reason, damage, outbox);
@@ -327,7 +336,7 @@ static void upload_advance(transfer_t *self, const qr_given_t *given, upload_t *
     uint64_t payload = qr_chunk_payload_bytes(&u->want);
     do {
         reason = upload_piece(self, given, u);
-    } while (!reason && u->at < payload && clock_us() < until_us);
+    } while (!reason && u->at < payload && clock_us(self) < until_us);
     if (!reason && u->at < payload) return;
     if (!reason) reason = upload_end(u);
     upload_answer(self, u, reason, reason && reason != QR_E_MEMORY, outbox);
@@ -338,7 +347,7 @@ static void upload_advance(transfer_t *self, const qr_given_t *given, upload_t *
 static void download_answer(transfer_t *self, uint32_t reason, qr_outbox_t *outbox)
 {
     download_t *d = &self->download;
-    uint64_t move_us = d->began_us ? clock_us() - d->began_us : 0;
+    uint64_t move_us = d->began_us ? clock_us(self) - d->began_us : 0;
     qr_page_downloaded_t body = {.key = d->key, .reason = reason, .bytes = reason ? 0 : d->at, .move_us = move_us};
     qr_send(outbox, d->from, page_downloaded, &body);
     self->download_us += move_us;
@@ -375,7 +384,7 @@ static void download_advance(transfer_t *self, const qr_given_t *given, uint64_t
     uint32_t rows = d->span.end - d->span.start, runs = 0, fit;
     uint64_t member_bytes = (uint64_t)rows * self->row_bytes, payload = member_bytes * self->members[d->span.group];
     uint8_t *slot = qr_staging_slot(given->staging, d->slot);
-    if (!d->began_us) d->began_us = clock_us();
+    if (!d->began_us) d->began_us = clock_us(self);
     while (d->at < payload) {
         uint32_t member = (uint32_t)(d->at / member_bytes), row = d->span.start + (uint32_t)(d->at % member_bytes / self->row_bytes);
         const uint8_t *from = row_at(self, given, &d->span, member, row, &fit);
@@ -383,7 +392,7 @@ static void download_advance(transfer_t *self, const qr_given_t *given, uint64_t
         if (QR_MUTANT(636) && fit > 1) from += self->row_bytes;
         qr_stream_copy(slot + d->at, from, (size_t)fit * self->row_bytes);
         d->at += (uint64_t)fit * self->row_bytes;
-        if (++runs % 8 == 0 && d->at < payload && clock_us() >= until_us) return;
+        if (++runs % 8 == 0 && d->at < payload && clock_us(self) >= until_us) return;
     }
     download_answer(self, 0, outbox);
 }
@@ -399,7 +408,7 @@ static bool moves_key(const transfer_t *self, uint64_t key)
 
 static void move_answer(transfer_t *self, spill_move_t *m, uint32_t reason, qr_outbox_t *outbox)
 {
-    uint64_t move_us = m->began_us ? clock_us() - m->began_us : 0;
+    uint64_t move_us = m->began_us ? clock_us(self) - m->began_us : 0;
     qr_chunk_fast_destroy(&m->fast);
     self->spill_us += move_us;
     if (reason == QR_E_FENCED) self->fenced++;
@@ -535,10 +544,10 @@ static spill_move_t *move_next(const transfer_t *self)
 static void move_advance(transfer_t *self, const qr_given_t *given, spill_move_t *m, uint64_t until_us, qr_outbox_t *outbox)
 {
     uint32_t reason = 0, members = 0;
-    if (!m->began_us) m->began_us = clock_us();
+    if (!m->began_us) m->began_us = clock_us(self);
     while (!reason && (uint64_t)m->block * self->page_tokens < m->end) {
         reason = move_member(self, given, m);
-        if (!reason && ++members % 8 == 0 && clock_us() >= until_us) return;
+        if (!reason && ++members % 8 == 0 && clock_us(self) >= until_us) return;
     }
     move_answer(self, m, reason, outbox);
 }
@@ -610,25 +619,19 @@ static upload_t *upload_next(transfer_t *self)
     return next;
 }
 
-/* When the next slice may begin after one of took_us. */
-static uint64_t duty_resume(transfer_t *self, const qr_given_t *given, uint64_t now_us, uint64_t took_us)
+static uint32_t open_count(const transfer_t *self)
 {
-    uint64_t batches = qr_activity_batches(given->activity), duty = given->params.transfer_duty;
-    if (batches != self->batches) self->batches = batches, self->batches_us = now_us;
-    bool computing = qr_activity_computing(given->activity) || (batches && now_us - self->batches_us < LATELY_US);
-    if (!computing || duty == 0 || duty >= 100 || QR_MUTANT(640)) return now_us;
-    return now_us + took_us * (100 - duty) / duty;
+    uint32_t count = self->download.from != 0;
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) count += self->uploads[i].from != 0;
+    for (uint32_t i = 0; i < self->moves_max; i++) count += self->moves[i].from != 0;
+    return count;
 }
 
-static uint64_t transfer_work(void *block, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+/* One slice of what is next. */
+static void slice(transfer_t *self, const qr_given_t *given, uint64_t until_us, qr_outbox_t *outbox)
 {
-    transfer_t *self = block;
     upload_t *u = upload_next(self);
-    uint64_t began_us = clock_us(), until_us = began_us + QR_TRANSFER_SLICE_US * 9 / 10;
-    (void)now_us;
     spill_move_t *m = move_next(self);
-    if (!u && !self->download.from && !m) return QR_NEVER_US;
-    if (began_us < self->resume_us) return self->resume_us;
     if (m && (!self->after_move || (!u && !self->download.from))) {
         move_advance(self, given, m, until_us, outbox);
         self->after_move = 1;
@@ -639,9 +642,29 @@ static uint64_t transfer_work(void *block, const qr_given_t *given, uint64_t now
         upload_advance(self, given, u, until_us, outbox);
         self->after_download = self->after_move = 0;
     }
-    uint64_t ended_us = clock_us();
-    self->resume_us = duty_resume(self, given, ended_us, ended_us - began_us);
-    return upload_next(self) || self->download.from || move_next(self) ? (self->resume_us > ended_us ? self->resume_us : 0) : QR_NEVER_US;
+}
+
+static uint64_t transfer_work(void *block, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    transfer_t *self = block;
+    uint64_t began_us = clock_us(self), began_work_us = worked_us(self), ended_us, resume_us;
+    (void)now_us;
+    if (!open_count(self)) return self->waiting_us = 0, QR_NEVER_US;
+    resume_us = qr_duty_resume_us(&self->duty, given->activity, began_us);
+    if (began_us < resume_us) {
+        if (!self->waiting_us) self->waiting_us = began_us;
+        return resume_us;
+    }
+    if (self->waiting_us && !QR_MUTANT(787)) self->wait_us += began_us - self->waiting_us;
+    self->slices++, self->waiting_us = 0;
+    slice(self, given, QR_MUTANT(783) ? QR_NEVER_US : began_us + QR_TRANSFER_SLICE_US * 9 / 10, outbox);
+    ended_us = clock_us(self);
+    qr_duty_worked(&self->duty, given->activity, given->params.transfer_duty, ended_us, worked_us(self) - began_work_us);
+    if (!open_count(self)) return QR_NEVER_US;
+    resume_us = qr_duty_resume_us(&self->duty, given->activity, ended_us);
+    if (resume_us <= ended_us) return 0;
+    self->waiting_us = ended_us;
+    return resume_us;
 }
 
 /* ---- the actor
@@ -723,14 +746,6 @@ static void on_start(transfer_t *self, const qr_given_t *given, const qr_message
     qr_send(outbox, message->from, ready, &body);
 }
 
-static uint32_t open_count(const transfer_t *self)
-{
-    uint32_t count = self->download.from != 0;
-    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) count += self->uploads[i].from != 0;
-    for (uint32_t i = 0; i < self->moves_max; i++) count += self->moves[i].from != 0;
-    return count;
-}
-
 static void on_stop(transfer_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
@@ -757,6 +772,11 @@ static void on_metrics_read(const transfer_t *self, uint64_t from, qr_outbox_t *
         {ID_download_bytes_total, self->download_bytes},
         {ID_download_us_total, self->download_us},
         {ID_transfers_open, open_count(self)},
+        {ID_transfer_slices_total, self->slices},
+        {ID_transfer_wait_us_total, self->wait_us},
+        {ID_upload_read_us_total, self->read_us},
+        {ID_upload_verify_us_total, self->verify_us},
+        {ID_upload_copy_us_total, self->copy_us},
         {ID_spills_total, self->spills_done},
         {ID_spills_refused_total, self->spills_refused},
         {ID_spilled_rows_total, self->spilled_rows},
@@ -843,11 +863,14 @@ uint8_t *qr_transfer_spilled(const void *transfer, uint64_t key, uint32_t block)
     return slot == QR_SPILL_NONE ? NULL : qr_spill_slot_memory(&self->room, slot);
 }
 
+void qr_transfer_clock(void *transfer, uint64_t (*clock)(void)) { ((transfer_t *)transfer)->clock_us = clock; }
+
 const qr_actor_class_t qr_transfer_class = {
     .name = "transfer",
     .role = QR_ROLE_transfer,
     .max_out = QR_RESTORE_UPLOADS + QR_LANES_MAX + 4,
     .owns_world = true,
+    .behind = true,
     .bytes = transfer_bytes,
     .init = transfer_init,
     .handle = transfer_handle,

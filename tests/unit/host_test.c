@@ -10,12 +10,15 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
 static uint64_t probes;      /* how many the toy scheduler asks */
 static atomic_bool finished; /* they are answered; the toy prompt looks at it and ends the node */
+
+static int niceness;         /* of the thread that the toy executor works on */
 
 /* ---- toy scheduler: asks the executor `probe` as fast as its window allows ------------------------------------------------ */
 
@@ -83,6 +86,7 @@ static uint64_t executor_work(void *self, const qr_given_t *given, uint64_t now_
     executor_t *executor = self;
     (void)given, (void)now_us;
     executor->toy.pieces++;
+    niceness = getpriority(PRIO_PROCESS, 0);
     if (executor->head == executor->tail) return QR_NEVER_US;
     qr_send(outbox, executor->toy.probe_from, probe_done, (&(qr_probe_done_t){executor->ids[executor->head++ % 16], 0}));
     return executor->head < executor->tail ? 0 : QR_NEVER_US;
@@ -185,6 +189,22 @@ static void test_scramble(void **state)
     run(one_host, toys, 3, true, -QR_E_DEADLINE);
 }
 
+/* An actor that stays behind takes its thread with it, unless others live there that do not. */
+static void test_who_moves_stays_behind(void **state)
+{
+    (void)state;
+    qr_actor_class_t behind = executor_class;
+    behind.behind = true;
+    const qr_actor_class_t *const classes[] = {&scheduler_class, &behind, &prompt_class};
+    int own = getpriority(PRIO_PROCESS, 0), later = own + QR_NICENESS_BEHIND;
+    run(two_hosts, toys, 3, true, -QR_E_DEADLINE);
+    assert_int_equal(niceness, own);
+    run(one_host, classes, 3, true, -QR_E_DEADLINE);
+    assert_int_equal(niceness, own);
+    run(two_hosts, classes, 3, true, -QR_E_DEADLINE);
+    assert_int_equal(niceness, later < 19 ? later : 19);
+}
+
 /* ---- what a node's own actors say before the listener has started is all kept ----------------------------------------------- */
 
 enum { EARLY = 3 * QR_HELD_MAX };
@@ -250,6 +270,7 @@ int main(void)
         cmocka_unit_test(test_one_host),
         cmocka_unit_test(test_two_hosts),
         cmocka_unit_test(test_scramble),
+        cmocka_unit_test(test_who_moves_stays_behind),
         cmocka_unit_test(test_nothing_of_this_node_is_dropped_before_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
