@@ -380,9 +380,10 @@ static int serve_as(const char *name, uint32_t audience, int count, char **word)
         qr_text_init(&text, settings, sizeof settings);
         qr_params_print(&boot.given.params, audience, &text);
         fprintf(stderr, "%s", settings);
-        snprintf(ready, sizeof ready, "ready: %s on %s%s%s (loaded in %.1f s)", boot.given.model->name,
+        snprintf(ready, sizeof ready, "ready: %s on %s%s%s (loaded in %.1f s%s%s)", boot.given.model->name,
                  boot.device ? qr_device_name(boot.device) : "other nodes", node_has(&boot, QR_ROLE_http) ? ", http://" : "",
-                 node_has(&boot, QR_ROLE_http) ? boot.given.params.listen : "", (double)boot.load_us / 1e6);
+                 node_has(&boot, QR_ROLE_http) ? boot.given.params.listen : "", (double)boot.load_us / 1e6,
+                 boot.device ? "; moving state beside it: " : "", boot.device ? qr_device_overlap(boot.device) : "");
         status = mesh_run(&boot, false, QR_LEVEL_WARN, ready);
     }
     boot_done(&boot);

@@ -2,6 +2,7 @@
 #include "kernels/device.h"
 
 #include "base/error.h"
+#include "base/mutant.h"
 #include "base/params.h"
 #include "base/text.h"
 #include "kernels/device_kind.h"
@@ -27,6 +28,10 @@ void qr_device_destroy(qr_device_t **device)
 
 const char *qr_device_name(const qr_device_t *device) { return device->name; }
 const char *qr_device_variant(const qr_device_t *device) { return device->variant; }
+const char *qr_device_overlap(const qr_device_t *device)
+{
+    return (device->event_submission && device->independent_queue) || QR_MUTANT(788) ? "eligible" : "interference-only";
+}
 
 int qr_buffer_new(qr_device_t *device, uint64_t bytes, qr_buffer_t *ret_buffer) { return device->buffer_new(device, bytes, ret_buffer); }
 

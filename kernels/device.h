@@ -52,6 +52,9 @@ void qr_device_destroy(qr_device_t **device);
 /* "cpu avx512, 2 threads" and the execution variant ("cpu-1") that goes into the fingerprint. */
 const char *qr_device_name(const qr_device_t *device);
 const char *qr_device_variant(const qr_device_t *device);
+/* Whether moving state may run beside launches without taking from them: "eligible" where a launch needs no thread of ours and copies have
+ * a queue of their own, else "interference-only". A fact of the device, no promise of speed. */
+const char *qr_device_overlap(const qr_device_t *device);
 
 /* Zeroed, 4,096-byte aligned, touched; huge pages where the system gives them. */
 int qr_buffer_new(qr_device_t *device, uint64_t bytes, qr_buffer_t *ret_buffer);

@@ -16,6 +16,8 @@ struct qr_device {
     int (*enqueue)(qr_device_t *device, const qr_launch_t *launch);
     int (*advance)(qr_device_t *device, uint64_t budget_us);
     void (*abandon)(qr_device_t *device);
+    bool event_submission;  /* a launch runs to its end without a thread of ours */
+    bool independent_queue; /* copies go through a queue of their own beside the launches, on hardware of their own */
     char name[64], variant[16];
 };
 

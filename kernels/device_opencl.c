@@ -271,6 +271,7 @@ static int opencl_open(opencl_t *self, char *message, size_t message_bytes)
     clGetDeviceInfo(self->device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
     snprintf(self->kind.name, sizeof self->kind.name, "opencl %.48s", name);
     snprintf(self->kind.variant, sizeof self->kind.variant, "opencl-1");
+    self->kind.event_submission = true; /* in one queue, in order: a copy stands between two launches */
     self->context = clCreateContext(NULL, 1, &self->device, NULL, NULL, &status);
     if (status) return refuse(message, message_bytes, -QR_E_DEVICE, "the OpenCL driver gave no context; use --device cpu", NULL);
     self->queue = clCreateCommandQueue(self->context, self->device, 0, &status);

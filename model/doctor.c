@@ -45,7 +45,7 @@ static void print_memory(void)
 }
 
 /* SHA-256 of the last logits of a fixed prompt on a tiny model. 0, or a negative code with a sentence. */
-static int logits_digest(const char *path, const qr_device_config_t *config, uint8_t ret_digest[32], char *name, size_t name_bytes, char *message, size_t message_bytes)
+static int logits_digest(const char *path, const qr_device_config_t *config, uint8_t ret_digest[32], char *name, size_t name_bytes, const char **ret_overlap, char *message, size_t message_bytes)
 {
     qr_device_t *device = NULL;
     qr_model_t *model = NULL;
@@ -59,7 +59,7 @@ static int logits_digest(const char *path, const qr_device_config_t *config, uin
     }
     qr_decoder_config_t sizes = {.page_tokens = PAGE, .rows_max = ROWS, .lanes_max = 1, .context_tokens = 64, .poison = true, .pages = {BLOCKS, BLOCKS, BLOCKS, BLOCKS}};
     int status = qr_device_new(config, &device, message, message_bytes);
-    if (!status) snprintf(name, name_bytes, "%s", qr_device_name(device));
+    if (!status) snprintf(name, name_bytes, "%s", qr_device_name(device)), *ret_overlap = qr_device_overlap(device);
     if (!status) status = qr_model_open(path, &model, message, message_bytes);
     if (!status) status = qr_model_load(model, device, NULL, NULL, message, message_bytes);
     if (!status) status = qr_decoder_new(model, &sizes, &decoder, message, message_bytes);
@@ -86,18 +86,20 @@ static int test_devices(void)
     close(file);
     static const char *const isas[] = {"auto", "scalar", "avx2", "avx512"};
     uint8_t judge[32], digest[32];
+    const char *overlap = "";
     for (uint32_t isa = QR_ISA_SCALAR; isa <= QR_ISA_AVX512; isa++) {
         qr_device_config_t config = {.kind = QR_DEVICE_CPU, .isa = isa, .threads = 2};
-        int status = logits_digest(path, &config, isa == QR_ISA_SCALAR ? judge : digest, name, sizeof name, message, sizeof message);
+        int status = logits_digest(path, &config, isa == QR_ISA_SCALAR ? judge : digest, name, sizeof name, &overlap, message, sizeof message);
         bool equal = isa == QR_ISA_SCALAR || !memcmp(judge, digest, 32);
         if (status) printf("cpu %-7s not used: %s\n", isas[isa], message);
         else printf("cpu %-7s %s\n", isas[isa], equal ? "works, the same bits as scalar" : "WRONG BITS: use --isa scalar and report this");
         bad |= (status && isa == QR_ISA_SCALAR) || (!status && !equal);
     }
+    printf("cpu         moving state beside computing: %s\n", overlap);
     qr_device_config_t config = {.kind = QR_DEVICE_OPENCL};
-    int status = logits_digest(path, &config, digest, name, sizeof name, message, sizeof message);
+    int status = logits_digest(path, &config, digest, name, sizeof name, &overlap, message, sizeof message);
     if (status) printf("opencl      not used: %s\n", message);
-    else printf("opencl      works: %s%s\n", name, memcmp(judge, digest, 32) ? " (own bits)" : ", the same bits as scalar");
+    else printf("opencl      works: %s%s; moving state beside computing: %s\n", name, memcmp(judge, digest, 32) ? " (own bits)" : ", the same bits as scalar", overlap);
     unlink(path);
     return bad;
 }

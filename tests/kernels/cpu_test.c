@@ -216,6 +216,13 @@ static void test_queue(void **state)
     }
 }
 
+/* A copy is done by a thread that could compute. */
+static void test_overlap(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < device_count; i++) assert_string_equal(qr_device_overlap(devices[i]), "interference-only");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_attention_prefill),
         cmocka_unit_test(test_attention_tiles_agree),
         cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_overlap),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

@@ -213,7 +213,12 @@ class Restart(unittest.TestCase):
                 self.assertEqual(said(server.complete(**asks[0])), (wanted[0], count // chunk * chunk))
                 server.drop_cache()
                 self.assertEqual(streamed(server, asks[1]), wanted[1])
-                self.assertEqual(server.metrics()["quire_restored_tokens_total"], 2 * (count // chunk * chunk))
+                m = server.metrics()
+                self.assertEqual(m["quire_restored_tokens_total"], 2 * (count // chunk * chunk))
+                for phase in ("read", "verify", "copy"):  # of a restore: these, and the waits for leases and for the duty
+                    self.assertGreater(m[f"quire_upload_{phase}_seconds_total"], 0)
+                for wait in ("restore_localise", "transfer_wait"):
+                    self.assertIn(f"quire_{wait}_seconds_total", m)
                 self.assertEqual(server.stop(), 0)
 
 

@@ -76,6 +76,7 @@ class CommandLine(unittest.TestCase):
     def test_doctor(self):
         done = run("doctor", timeout=120)
         self.assertIn("avx", done.stdout.lower())
+        self.assertIn("cpu         moving state beside computing: interference-only", done.stdout)
 
 
 class Generate(unittest.TestCase):
