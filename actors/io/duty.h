@@ -4,7 +4,8 @@
  * stretch that begins with a pause is worked, whoever works it. After a slice that worked w the account moves on by w x (100 - share) / share,
  * from now or from where it stands, whichever is later: two slices at once are paid one after the other. Pauses that were longer than they
  * had to be give no credit. DU2. Worked time is the thread's own processor time: a slice that somebody pushed aside, or that waits for the
- * disk, disturbs nobody by that. DU3. Without batches, or QR_DUTY_LATELY_US after the last one began, nothing waits: also what is owed. */
+ * disk, disturbs nobody by that. DU3. While nothing is computed, and was not for QR_DUTY_LATELY_US,
+ * nothing waits, whatever is owed. */
 #ifndef QR_DUTY_H
 #define QR_DUTY_H
 
@@ -12,33 +13,24 @@
 #include "base/base.h"
 #include "base/mutant.h"
 
-#include <sys/resource.h>
+enum { QR_DUTY_LATELY_US = 10000 }; /* a batch that ended so lately still counts: between two steps lies a gap */
 
-enum { QR_DUTY_LATELY_US = 10000 }; /* a batch this long ago still counts as computing: between two steps lies a gap */
-
-/* What one mover has seen of the device. Zeros: nothing yet. */
-typedef struct qr_duty {
-    uint64_t batches, batches_us; /* how many had begun when it last looked, and when it saw that number first */
-} qr_duty_t;
-
-static inline bool qr_duty_computing(qr_duty_t *duty, const qr_activity_t *activity, uint64_t now_us)
+static inline bool qr_duty_computing(const qr_activity_t *activity, uint64_t now_us)
 {
-    uint64_t batches = qr_activity_batches(activity);
-    if (batches != duty->batches) duty->batches = batches, duty->batches_us = now_us;
-    return qr_activity_computing(activity) || (batches && now_us - duty->batches_us < QR_DUTY_LATELY_US);
+    return qr_activity_computing(activity, now_us, QR_MUTANT(789) ? 0 : QR_DUTY_LATELY_US);
 }
 
 /* When the next slice may begin; now_us or before it: at once. */
-static inline uint64_t qr_duty_resume_us(qr_duty_t *duty, const qr_activity_t *activity, uint64_t now_us)
+static inline uint64_t qr_duty_resume_us(const qr_activity_t *activity, uint64_t now_us)
 {
-    if (!qr_duty_computing(duty, activity, now_us)) return now_us;
+    if (!qr_duty_computing(activity, now_us)) return now_us;
     return atomic_load_explicit(&activity->resume_us, memory_order_relaxed);
 }
 
 /* A slice has ended that worked for worked_us. share: 1 to 100 percent; 100, and 0 where nothing was set: no pauses. */
-static inline void qr_duty_worked(qr_duty_t *duty, qr_activity_t *activity, uint64_t share, uint64_t now_us, uint64_t worked_us)
+static inline void qr_duty_worked(qr_activity_t *activity, uint64_t share, uint64_t now_us, uint64_t worked_us)
 {
-    if (!qr_duty_computing(duty, activity, now_us) || share == 0 || share >= 100 || QR_MUTANT(640)) return;
+    if (!qr_duty_computing(activity, now_us) || share == 0 || share >= 100 || QR_MUTANT(640)) return;
     uint64_t pause_us = QR_MUTANT(781) ? worked_us : worked_us * (100 - share) / share;
     uint64_t seen_us = atomic_load_explicit(&activity->resume_us, memory_order_relaxed), next_us;
     do {

@@ -338,7 +338,7 @@ static void build_batch(executor_t *self, const qr_given_t *given, const asked_t
 /* Answers the running batch as failed: nothing was published (its rows lie behind every committed count). */
 static void fail_batch(executor_t *self, uint32_t reason, qr_outbox_t *outbox)
 {
-    qr_activity_idle(self->activity);
+    qr_activity_end(self->activity, clock_us());
     qr_send(outbox, self->scheduler, batch_failed, (&(qr_batch_failed_t){.batch = self->asked[0].id, .reason = reason}));
     self->failed++;
     self->device_failed = 1;
@@ -430,7 +430,7 @@ static void finish_batch(executor_t *self, qr_outbox_t *outbox)
     self->batch_us += done.step_us;
     self->device_failed = 0;
     self->phase = PHASE_IDLE;
-    qr_activity_idle(self->activity);
+    qr_activity_end(self->activity, self->ended_us);
     qr_send(outbox, self->scheduler, batch_done, &done);
     queue_pop(self);
 }

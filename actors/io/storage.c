@@ -72,7 +72,6 @@ typedef struct storage {
     qr_parts_t parts;
     qr_errand_t *errand;
     qr_activity_t *activity; /* or NULL */
-    qr_duty_t duty;          /* the errand's */
     uint64_t transfer_duty, paused_us; /* paused: of the write under way, for the duty */
     struct {
         uint64_t address, epoch;
@@ -406,9 +405,9 @@ static void on_chunk_write(storage_t *self, const qr_given_t *given, const qr_me
 static void write_pause(storage_t *self, uint64_t began_us)
 {
     uint64_t from_us = clock_us(), now_us = from_us, resume_us;
-    if (!QR_MUTANT(785)) qr_duty_worked(&self->duty, self->activity, self->transfer_duty, now_us, worked_us() - began_us);
-    resume_us = qr_duty_resume_us(&self->duty, self->activity, now_us);
-    while (now_us < resume_us && qr_duty_computing(&self->duty, self->activity, now_us)) {
+    if (!QR_MUTANT(785)) qr_duty_worked(self->activity, self->transfer_duty, now_us, worked_us() - began_us);
+    resume_us = qr_duty_resume_us(self->activity, now_us);
+    while (now_us < resume_us && qr_duty_computing(self->activity, now_us)) {
         (void)nanosleep(&(struct timespec){.tv_nsec = (long)qr_min_u64(resume_us - now_us, PAUSE_US_MAX) * 1000}, NULL);
         now_us = clock_us();
     }

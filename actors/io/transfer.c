@@ -81,7 +81,6 @@ typedef struct spill_move {
 typedef struct transfer {
     uint64_t address, turns;
     uint64_t (*clock_us)(void); /* of tests; NULL: the machine's */
-    qr_duty_t duty;
     uint64_t waiting_us; /* since when a slice waits for the duty; 0: none does */
     uint64_t slices, wait_us, read_us, verify_us, copy_us; /* of all uploads; wait: of every move */
     uint64_t uploads_done, uploads_failed, fenced, upload_bytes, upload_us, downloads_done, download_bytes, download_us;
@@ -650,7 +649,7 @@ static uint64_t transfer_work(void *block, const qr_given_t *given, uint64_t now
     uint64_t began_us = clock_us(self), began_work_us = worked_us(self), ended_us, resume_us;
     (void)now_us;
     if (!open_count(self)) return self->waiting_us = 0, QR_NEVER_US;
-    resume_us = qr_duty_resume_us(&self->duty, given->activity, began_us);
+    resume_us = qr_duty_resume_us(given->activity, began_us);
     if (began_us < resume_us) {
         if (!self->waiting_us) self->waiting_us = began_us;
         return resume_us;
@@ -659,9 +658,9 @@ static uint64_t transfer_work(void *block, const qr_given_t *given, uint64_t now
     self->slices++, self->waiting_us = 0;
     slice(self, given, QR_MUTANT(783) ? QR_NEVER_US : began_us + QR_TRANSFER_SLICE_US * 9 / 10, outbox);
     ended_us = clock_us(self);
-    qr_duty_worked(&self->duty, given->activity, given->params.transfer_duty, ended_us, worked_us(self) - began_work_us);
+    qr_duty_worked(given->activity, given->params.transfer_duty, ended_us, worked_us(self) - began_work_us);
     if (!open_count(self)) return QR_NEVER_US;
-    resume_us = qr_duty_resume_us(&self->duty, given->activity, ended_us);
+    resume_us = qr_duty_resume_us(given->activity, ended_us);
     if (resume_us <= ended_us) return 0;
     self->waiting_us = ended_us;
     return resume_us;

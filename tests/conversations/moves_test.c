@@ -541,7 +541,10 @@ static void test_duty_while_lanes_decode(void **state)
     assert_int_equal(save(c, 0).reason, 0);
     upload_say(c, 0, c->contents[0], true, c->targets);
     deliver(m);
-    assert_int_equal(pump_work(&m->pump, m->transfer), 0); /* nothing computes: go on at once */
+    m->activity.resume_us = QR_NEVER_US - 1;
+    qr_activity_end(&m->activity, 1);
+    assert_int_equal(pump_work(&m->pump, m->transfer), 0); /* nothing computes, or did lately: go on at once, whatever is owed */
+    m->activity.resume_us = 0;
     qr_activity_begin(&m->activity);
     struct timespec before, after;
     (void)clock_gettime(CLOCK_MONOTONIC, &before);
@@ -552,7 +555,7 @@ static void test_duty_while_lanes_decode(void **state)
     assert_true(resume_us > began_us);
     uint64_t ended_us = (uint64_t)after.tv_sec * 1000000 + (uint64_t)after.tv_nsec / 1000;
     if (ended_us < resume_us) assert_int_equal(pump_work(&m->pump, m->transfer), resume_us); /* a message in between changes nothing */
-    qr_activity_idle(&m->activity);
+    qr_activity_end(&m->activity, 1);
     moves_rest(m);
     assert_true(moves_heard(m, QR_ROLE_restore_streamer, QR_MESSAGE_page_uploaded, &answer));
     assert_int_equal(answer.body.page_uploaded.reason, 0);
@@ -605,7 +608,7 @@ static void test_slices_and_pauses_by_a_clock(void **state)
         assert_true(worked_us * 100 >= (uint64_t)shares[i] * all_us * 7 / 10);
         waits_us = metric(m, QR_ROLE_transfer, ID_transfer_wait_us_total) - waits_us;
         assert_true(waits_us + LOOK_US * count >= paused_us && waits_us <= paused_us + 4 * LOOK_US * count);
-        qr_activity_idle(&m->activity);
+        qr_activity_end(&m->activity, 1);
     }
     uint64_t phases_us = metric(m, QR_ROLE_transfer, ID_upload_read_us_total) + metric(m, QR_ROLE_transfer, ID_upload_verify_us_total) +
                          metric(m, QR_ROLE_transfer, ID_upload_copy_us_total);
@@ -619,23 +622,22 @@ static void test_one_account_for_all_who_move(void **state)
 {
     (void)state;
     qr_activity_t activity = {0};
-    qr_duty_t one = {0}, other = {0};
-    qr_duty_worked(&one, &activity, 25, 1000, 900);
-    assert_int_equal(qr_duty_resume_us(&one, &activity, 1000), 1000); /* nothing computes */
+    qr_duty_worked(&activity, 25, 1000, 900);
+    assert_int_equal(qr_duty_resume_us(&activity, 1000), 1000); /* nothing computes */
     qr_activity_begin(&activity);
-    qr_duty_worked(&one, &activity, 25, 2000, 900);
-    assert_int_equal(qr_duty_resume_us(&other, &activity, 2000), 2000 + 2700);
-    qr_duty_worked(&other, &activity, 25, 2000, 300);
-    assert_int_equal(qr_duty_resume_us(&one, &activity, 2000), 2000 + 2700 + 900);
-    qr_duty_worked(&one, &activity, 50, 9000, 100);
-    assert_int_equal(qr_duty_resume_us(&one, &activity, 9000), 9100);
-    qr_duty_worked(&one, &activity, 100, 20000, 900);
+    qr_duty_worked(&activity, 25, 2000, 900);
+    assert_int_equal(qr_duty_resume_us(&activity, 2000), 2000 + 2700);
+    qr_duty_worked(&activity, 25, 2000, 300);
+    assert_int_equal(qr_duty_resume_us(&activity, 2000), 2000 + 2700 + 900);
+    qr_duty_worked(&activity, 50, 9000, 100);
+    assert_int_equal(qr_duty_resume_us(&activity, 9000), 9100);
+    qr_duty_worked(&activity, 100, 20000, 900);
     assert_int_equal(activity.resume_us, 9100);
     /* Between two batches lies a gap; after it nothing waits. */
-    qr_duty_worked(&one, &activity, 5, 20000, 1000);
-    qr_activity_idle(&activity);
-    assert_int_equal(qr_duty_resume_us(&one, &activity, 2000 + QR_DUTY_LATELY_US - 1), 20000 + 19000);
-    assert_int_equal(qr_duty_resume_us(&one, &activity, 2000 + QR_DUTY_LATELY_US), 2000 + QR_DUTY_LATELY_US);
+    qr_duty_worked(&activity, 5, 20000, 1000);
+    qr_activity_end(&activity, 21000);
+    assert_int_equal(qr_duty_resume_us(&activity, 21000 + QR_DUTY_LATELY_US - 1), 20000 + 19000);
+    assert_int_equal(qr_duty_resume_us(&activity, 21000 + QR_DUTY_LATELY_US), 21000 + QR_DUTY_LATELY_US);
 }
 
 /* What storage writes is on the account too. */
