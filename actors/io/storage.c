@@ -71,7 +71,7 @@ typedef struct storage {
     qr_chunk_files_t *files;
     qr_parts_t parts;
     qr_errand_t *errand;
-    qr_activity_t *activity; /* or NULL */
+    qr_activity_t *activity;           /* or NULL */
     uint64_t transfer_duty, paused_us; /* paused: of the write under way, for the duty */
     struct {
         uint64_t address, epoch;
@@ -347,7 +347,8 @@ static void write_answer(storage_t *self, const write_ask_t *w, uint32_t reason,
                          qr_outbox_t *outbox)
 {
     uint64_t paused_us = w == &self->writes[0] && self->phase != PHASE_IDLE ? self->paused_us : 0;
-    qr_chunk_written_t body = {.key = w->key, .reason = reason, .shortfall_bytes = shortfall, .write_us = clock_us() - w->asked_us - paused_us};
+    qr_chunk_written_t body = {
+        .key = w->key, .reason = reason, .shortfall_bytes = shortfall, .write_us = clock_us() - w->asked_us - paused_us};
     if (part) memcpy(body.content.bytes, part->name.id, 32), body.bytes = part->bytes;
     if (reason == QR_E_SHORTFALL)
         self->refused_full++;

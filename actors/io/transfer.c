@@ -10,13 +10,14 @@
  * message is used before it was checked; at most one piece of a file is in memory, whatever the file says. M3. A fence ends every move that
  * names one of its pages with the same or an older generation; later moves that name such a generation are refused STALE.
  * floors[group][page] is the least generation that may be moved. M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US
- * and one piece more; while batches are computed for at most transfer_duty percent of the time (duty.h), and behind whoever computes. M5. At most QR_RESTORE_UPLOADS uploads
- * and one download are open; more are refused BUSY. Uploads move in the order asked; a download gets every other slice. M6. `damage` blames
- * the file, never the asker: a file that is the one asked for (chain, group), of this model, and whose tokens, parent or start are other
- * than the message says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under
- * their key, from the answer to page_spill until page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count.
- * At most max_lanes + 1 of these moves are open, and they take every other slice while others wait. Copies into pages and slots are
- * non-temporal: they would push the weights out of the cache (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
+ * and one piece more; while batches are computed for at most transfer_duty percent of the time (duty.h), and behind whoever computes. M5.
+ * At most QR_RESTORE_UPLOADS uploads and one download are open; more are refused BUSY. Uploads move in the order asked; a download gets
+ * every other slice. M6. `damage` blames the file, never the asker: a file that is the one asked for (chain, group), of this model, and
+ * whose tokens, parent or start are other than the message says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of
+ * spill_bytes (transfer_spill.h) under their key, from the answer to page_spill until page_unspill or spill_drop, never longer; a block's
+ * XXH3-128 agrees before its rows count. At most max_lanes + 1 of these moves are open, and they take every other slice while others wait.
+ * Copies into pages and slots are non-temporal: they would push the weights out of the cache (limits 14, 16). Files are read by pread
+ * through a buffer that stays in L2. */
 #include "actors/io/transfer.h"
 
 #include "actors/io/duty.h"
@@ -80,8 +81,8 @@ typedef struct spill_move {
 
 typedef struct transfer {
     uint64_t address, turns;
-    uint64_t (*clock_us)(void); /* of tests; NULL: the machine's */
-    uint64_t waiting_us; /* since when a slice waits for the duty; 0: none does */
+    uint64_t (*clock_us)(void);                            /* of tests; NULL: the machine's */
+    uint64_t waiting_us;                                   /* since when a slice waits for the duty; 0: none does */
     uint64_t slices, wait_us, read_us, verify_us, copy_us; /* of all uploads; wait: of every move */
     uint64_t uploads_done, uploads_failed, fenced, upload_bytes, upload_us, downloads_done, download_bytes, download_us;
     uint64_t spills_done, spills_refused, spilled_rows, unspilled_rows, unspills_failed, spill_us;

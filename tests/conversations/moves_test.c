@@ -569,8 +569,8 @@ enum { LOOK_US = 40 };
 static uint64_t looks_us;
 static uint64_t look(void) { return looks_us += LOOK_US; }
 
-/* By that clock: however the share, the same upload takes its slices, none longer than a millisecond and a piece; of the time from the first
- * to the last, while batches are computed, the share is worked and no more; what was waited is counted. */
+/* By that clock: however the share, the same upload takes its slices, none longer than a millisecond and a piece; of the time from the
+ * first to the last, while batches are computed, the share is worked and no more; what was waited is counted. */
 static void test_slices_and_pauses_by_a_clock(void **state)
 {
     (void)state;
@@ -582,7 +582,8 @@ static void test_slices_and_pauses_by_a_clock(void **state)
     qr_transfer_clock(m->transfer->state, look);
     static const uint32_t shares[] = {100, 50, 25, 10, 5};
     for (uint32_t i = 0; i < QR_COUNT(shares); i++) {
-        uint64_t before = metric(m, QR_ROLE_transfer, ID_transfer_slices_total), waits_us = metric(m, QR_ROLE_transfer, ID_transfer_wait_us_total);
+        uint64_t before = metric(m, QR_ROLE_transfer, ID_transfer_slices_total),
+                 waits_us = metric(m, QR_ROLE_transfer, ID_transfer_wait_us_total);
         uint64_t began_us = looks_us, worked_us = 0, paused_us = 0;
         m->given->params.transfer_duty = shares[i];
         m->activity.resume_us = 0;

@@ -18,7 +18,7 @@
 static uint64_t probes;      /* how many the toy scheduler asks */
 static atomic_bool finished; /* they are answered; the toy prompt looks at it and ends the node */
 
-static int niceness;         /* of the thread that the toy executor works on */
+static int niceness; /* of the thread that the toy executor works on */
 
 /* ---- toy scheduler: asks the executor `probe` as fast as its window allows ------------------------------------------------ */
 
