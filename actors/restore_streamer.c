@@ -464,7 +464,7 @@ static void on_uploaded(restore_streamer_t *self, const qr_message_t *message, q
     restore_t *r = restore_of(self, f);
     uint32_t reason = b->reason ? b->reason : b->damage ? QR_E_DIGEST : 0;
     bool damaged = b->damage != 0; /* an IDENTITY without it: we asked for the wrong file, which is fine */
-    if (r) { /* always, unless a defect answered too early */
+    if (r) {                       /* always, unless a defect answered too early */
         r->moving--;
         r->progress_us = message->now_us;
         r->move_us += b->move_us;
@@ -606,9 +606,9 @@ static void on_metrics_read(const restore_streamer_t *self, const qr_message_t *
                                    METRIC_restore_verify_failures_total,
                                    METRIC_restore_localise_us_total};
     const uint64_t *f = self->failures;
-    const uint64_t values[QR_COUNT(ids)] = {self->restores,   open_count(self), self->rows,           self->bytes, self->move_us,
-                                            self->refused,    f[WHY_NOT_FOUND], f[WHY_DAMAGED],       f[WHY_IO],   f[WHY_DEADLINE],
-                                            f[WHY_CANCELLED], f[WHY_OTHER],     self->verify_failures, self->localise_us};
+    const uint64_t values[QR_COUNT(ids)] = {
+        self->restores, open_count(self), self->rows,      self->bytes,      self->move_us, self->refused,         f[WHY_NOT_FOUND],
+        f[WHY_DAMAGED], f[WHY_IO],        f[WHY_DEADLINE], f[WHY_CANCELLED], f[WHY_OTHER],  self->verify_failures, self->localise_us};
     qr_send(outbox, message->from, metrics, &(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(ids)}});
 }
 
