@@ -1,6 +1,6 @@
 /* checkpoint_writer.c - owns captures: resident rows on their way into durable chunks that the catalog knows.
  *
- *   page_manager         checkpoint_writer           storage         transfer        page_manager      catalog_writer (one per mesh)
+ *   page_manager, facts  checkpoint_writer           storage         transfer        page_manager      catalog_writer (one per mesh)
  *     capture -------------> | -- chunk_find ---------> |                                 |                  |
  *                            | -- pages_pin ------------------------------------------->  |                  |
  *                            | -- page_download --------------------> |  into a slot      |                  |
@@ -13,7 +13,8 @@
  * One capture is under way, chunk by chunk from the first that is missing (be it before start_rows: a chain with a gap restores nothing),
  * parents first: a chunk is begun when the one before is published, and storage is asked again how much of the rest is there. Of a chunk's
  * groups one moves into a slot while another is written. A capture that is expected to save less than it costs is skipped
- * (capture_value.h).
+ * (capture_value.h). One that somebody wants (facts, for a saved continuation) is never judged, and the next to begin is always the first
+ * of those, if there is any.
  *
  * A capture that cannot go on is answered at once; what it had open is wound down before the next one begins: slots and pins come back
  * with their answers, a chunk that turned out to be durable is published, what was withdrawn is dropped. Parts of a chunk that never
@@ -25,7 +26,8 @@
  * several groups (by an earlier capture), an asking whose outcome is not known, a file in place of an earlier one that was damaged or lost
  * and that the log still names. Only a node of one group of which the log can't know is dropped at once.
  *
- * At the bounds: a capture beyond QR_CAPTURES_MAX is answered BUSY. A capture for which nothing is answered for capture_max_ms ends with
+ * At the bounds: a capture beyond QR_CAPTURES_MAX, or a wanted one beyond as many as facts may have open, is answered BUSY: neither kind
+ * takes a place of the other. A capture for which nothing is answered for capture_max_ms ends with
  * DEADLINE, together with all that wait; until what it had open has come back, new ones are answered BUSY. Without a link to the catalog
  * writer captures are answered PEER_DOWN.
  *
@@ -52,6 +54,8 @@ enum {
     UNWANTED_MAX = 2,     /* the catalog knows this model with another layout: whatever is written would be dropped again */
     PINS_MAX = 8,         /* pins and unpins without an answer: the window of roles.def */
     RETRY_AFTER_MS = 100, /* when the catalog writer does not say */
+    WANTED_MAX = QR_CONTINUATION_ASKS,
+    PLACES = QR_CAPTURES_MAX + WANTED_MAX, /* the last ones are of wanted captures */
     CHANGES_MAX = QR_CAPTURE_DROPS > 1 + 2 * QR_GROUPS_MAX ? QR_CAPTURE_DROPS : 1 + 2 * QR_GROUPS_MAX
 };
 #define NONE UINT32_MAX
@@ -70,7 +74,7 @@ enum { WHY_BUSY, WHY_WORTHLESS, WHY_GONE, WHY_FULL, WHY_IO, WHY_LATE, WHY_UNPUBL
 #pragma GCC diagnostic error "-Wpadded"
 typedef struct capture {
     uint64_t capture_id, asker, ticket;
-    uint32_t open, start_rows, rows, unused;
+    uint32_t open, start_rows, rows, wanted;
     uint8_t root[32];
 } capture_t;
 
@@ -107,7 +111,7 @@ typedef struct checkpoint_writer {
     uint8_t root[32];
     uint8_t victim_chains[32 * QR_CAPTURE_DROPS];
     uint32_t victim_groups[QR_CAPTURE_DROPS];
-    capture_t capture_table[QR_CAPTURES_MAX];
+    capture_t capture_table[PLACES];
     slot_t slots[QR_STAGING_SLOTS_MAX];
 } checkpoint_writer_t;
 #pragma GCC diagnostic pop
@@ -153,7 +157,7 @@ static uint32_t slots_out(const checkpoint_writer_t *self)
 static uint32_t captures_open(const checkpoint_writer_t *self)
 {
     uint32_t count = 0;
-    for (uint32_t c = 0; c < QR_CAPTURES_MAX; c++) count += self->capture_table[c].open;
+    for (uint32_t c = 0; c < PLACES; c++) count += self->capture_table[c].open;
     return count;
 }
 static bool whole(const checkpoint_writer_t *self) { return self->written == (1u << self->group_count) - 1; }
@@ -212,7 +216,7 @@ static void give_up(const call_t *call, uint32_t reason)
 /* Those that wait are not going to be served. */
 static void refuse_waiting(const call_t *call, uint32_t reason)
 {
-    for (uint32_t c = 0; c < QR_CAPTURES_MAX; c++)
+    for (uint32_t c = 0; c < PLACES; c++)
         if (call->self->capture_table[c].open && c != call->self->capture) end_capture(call, c, reason, 0);
 }
 
@@ -637,15 +641,21 @@ static void begin_capture(const call_t *call, uint32_t index)
     memcpy(self->root, c->root, 32);
 }
 
-/* The capture that came first, if nothing is under way any more. */
+/* Whether capture c begins before d: one that is wanted, then the one that came first. */
+static bool before(const capture_t *c, const capture_t *d)
+{
+    return c->wanted != d->wanted && !QR_MUTANT(801) ? c->wanted > d->wanted : c->ticket < d->ticket;
+}
+
+/* The next capture, if nothing is under way any more. */
 static void begin_next(const call_t *call)
 {
     checkpoint_writer_t *self = call->self;
     if (self->phase != IDLE || self->draining) return;
     uint32_t first = NONE;
-    for (uint32_t c = 0; c < QR_CAPTURES_MAX; c++) {
+    for (uint32_t c = 0; c < PLACES; c++) {
         const capture_t *capture = &self->capture_table[c];
-        if (capture->open && (first == NONE || capture->ticket < self->capture_table[first].ticket)) first = c;
+        if (capture->open && (first == NONE || before(capture, &self->capture_table[first]))) first = c;
     }
     if (first != NONE) begin_capture(call, first);
 }
@@ -688,7 +698,7 @@ static void on_found(const call_t *call)
         give_up(call, 0);
     else if (self->draining)
         give_up(call, QR_E_DRAINING);
-    else if (!worth(call, self->chunk_count - self->chunk))
+    else if ((!self->capture_table[self->capture].wanted || QR_MUTANT(802)) && !worth(call, self->chunk_count - self->chunk))
         give_up(call, QR_E_WORTHLESS);
     else
         begin_chunk(self);
@@ -706,7 +716,8 @@ static uint32_t judge(const checkpoint_writer_t *self, const qr_capture_t *b, ui
     if (!self->link) return QR_E_PEER_DOWN;
     if (self->unwanted == UNWANTED_MAX) return QR_E_UNSUPPORTED;
     *ret_index = NONE;
-    for (uint32_t c = 0; c < QR_CAPTURES_MAX; c++)
+    bool apart = b->wanted && !QR_MUTANT(803);
+    for (uint32_t c = apart ? QR_CAPTURES_MAX : 0; c < (apart ? PLACES : QR_CAPTURES_MAX); c++)
         if (!self->capture_table[c].open) *ret_index = c;
     return self->late || *ret_index == NONE ? QR_E_BUSY : 0;
 }
@@ -727,7 +738,8 @@ static void on_capture(const call_t *call)
                      .ticket = ++self->tickets,
                      .open = 1,
                      .start_rows = b->start_rows,
-                     .rows = (uint32_t)b->tokens.count};
+                     .rows = (uint32_t)b->tokens.count,
+                     .wanted = b->wanted != 0};
     memcpy(c->root, b->scope.bytes, 32);
     qr_copy(tokens_of(self, index), b->tokens.data, 4 * b->tokens.count);
 }
@@ -742,7 +754,7 @@ static uint32_t tokens_max(const qr_given_t *given)
 static uint64_t checkpoint_writer_bytes(const qr_given_t *given)
 {
     return sizeof(checkpoint_writer_t) + 32ull * (tokens_max(given) / given->layout.chunk_tokens) +
-           4ull * QR_CAPTURES_MAX * tokens_max(given);
+           4ull * PLACES * tokens_max(given);
 }
 
 static void checkpoint_writer_init(void *block, const qr_given_t *given, uint64_t address)
@@ -1095,7 +1107,7 @@ static void checkpoint_writer_print(const void *block, const qr_given_t *given, 
 }
 
 /* Every capture answered, and QR_CAPTURE_DROPS files dropped or one publish, an unpin, and life. */
-enum { MAX_OUT = QR_CAPTURES_MAX + QR_CAPTURE_DROPS + 8 };
+enum { MAX_OUT = PLACES + QR_CAPTURE_DROPS + 8 };
 
 const qr_actor_class_t qr_checkpoint_writer_class = {
     .name = "checkpoint_writer",

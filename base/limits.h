@@ -37,6 +37,7 @@ enum {
     QR_STORAGE_WRITES = 8,         /* chunk_writes waiting or under way in one storage; more: BUSY */
     QR_STORAGE_LEASES = 256,       /* leases open in one storage; more: BUSY */
     QR_CONTINUATION_ASKS = 16,     /* questions of one kind about saved continuations that http has open; more wait there */
+    QR_HOLDS_ENDING = 2 * QR_CONTINUATION_ASKS, /* holds of chunks that facts gives back at a time: drops, and saves that fail */
     QR_DELTA_TEXT_MAX = 4096       /* bytes of text the gateway may hold back for one request (stop strings, UTF-8) */
 };
 

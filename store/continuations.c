@@ -1,11 +1,13 @@
 /* continuations.c - see continuations.h.
  *
  * A file, numbers little-endian:
- *   0  magic "QRCONT", 0, 1     8  u32 bytes of the file    12  u32 CRC-32C of all that follows
+ *   0  magic "QRCONT", 0, 2     8  u32 bytes of the file    12  u32 CRC-32C of all that follows
  *  16  u64 created_us          24  u64 expires_us           32  id[16]                48  fingerprint[32]
  *  80  u32 pin                 84  u32 tenant bytes         88  u32 name bytes        92  u32 owner bytes
  *  96  u32 salt bytes         100  u32 tokens              104  u32 text bytes       108  u32 zero
- * 112  token ids, tenant, name, owner, salt, text; nothing between or behind them. */
+ * 112  scope[32]: root of its chain
+ * 144  token ids, tenant, name, owner, salt, text; nothing between or behind them.
+ * Version 1 (the byte 7 is 1) had no scope: the token ids begin at 112. It is read, and never written. */
 #define _GNU_SOURCE
 #include "store/continuations.h"
 
@@ -24,9 +26,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEAD_BYTES = 112, NAME_BYTES = 2 * QR_CONTINUATION_ID_BYTES, REPORT_BYTES = 2048 };
+enum { HEAD_1_BYTES = 112, HEAD_BYTES = 144, NAME_BYTES = 2 * QR_CONTINUATION_ID_BYTES, REPORT_BYTES = 2048 };
 enum { FILE_BYTES_MAX = HEAD_BYTES + 4 * QR_CONTEXT_MAX + 4 * 64 + QR_RENDER_BYTES_MAX };
-static const char magic[8] = {'Q', 'R', 'C', 'O', 'N', 'T', 0, 1};
+static const char magic[8] = {'Q', 'R', 'C', 'O', 'N', 'T', 0, 2};
 
 struct qr_continuations {
     int folder;
@@ -94,6 +96,7 @@ static uint32_t encode(const qr_continuation_t *x, uint8_t *to)
     const uint32_t numbers[] = {
         h->pin, (uint32_t)parts[1].bytes, (uint32_t)parts[2].bytes, (uint32_t)parts[3].bytes, x->salt_bytes, h->token_count, h->text_bytes};
     for (size_t i = 0; i < QR_COUNT(numbers); i++) put_u32(to + 80 + 4 * i, numbers[i]);
+    memcpy(to + 112, x->scope, 32);
     size_t at = HEAD_BYTES;
     for (size_t i = 0; i < QR_COUNT(parts); i++) {
         qr_copy(to + at, parts[i].data, parts[i].bytes);
@@ -117,7 +120,9 @@ static bool take_string(char *to, const uint8_t **from, uint32_t bytes)
 static bool decode(const uint8_t *bytes, size_t count, const uint8_t *id, qr_continuation_t *x)
 {
     memset(x, 0, sizeof *x);
-    if (count < HEAD_BYTES || memcmp(bytes, magic, sizeof magic) != 0 || get_u32(bytes + 8) != count) return false;
+    if (count < HEAD_1_BYTES || memcmp(bytes, magic, 7) != 0 || get_u32(bytes + 8) != count) return false;
+    const size_t start = bytes[7] == 1 && !QR_MUTANT(804) ? HEAD_1_BYTES : HEAD_BYTES;
+    if ((bytes[7] != 1 && bytes[7] != magic[7]) || count < start) return false;
     if (get_u32(bytes + 12) != qr_crc32c(0, bytes + 16, count - 16) && !QR_MUTANT(680)) return false;
     qr_continuation_head_t *h = &x->head;
     uint32_t pin = get_u32(bytes + 80), tenant = get_u32(bytes + 84), name = get_u32(bytes + 88), owner = get_u32(bytes + 92);
@@ -126,15 +131,16 @@ static bool decode(const uint8_t *bytes, size_t count, const uint8_t *id, qr_con
     h->text_bytes = get_u32(bytes + 104);
     if (pin > 1 || tenant > QR_CONTINUATION_TENANT_BYTES_MAX || name > QR_CONTINUATION_NAME_BYTES_MAX ||
         owner > QR_CONTINUATION_NAME_BYTES_MAX || !fits(x) || memcmp(bytes + 32, id, sizeof h->id) != 0 ||
-        HEAD_BYTES + 4 * (uint64_t)h->token_count + tenant + name + owner + x->salt_bytes + h->text_bytes != count)
+        start + 4 * (uint64_t)h->token_count + tenant + name + owner + x->salt_bytes + h->text_bytes != count)
         return false;
     h->created_us = get_u64(bytes + 16);
     h->expires_us = get_u64(bytes + 24);
     h->pin = pin;
     memcpy(h->id, id, sizeof h->id);
     memcpy(x->fingerprint, bytes + 48, 32);
-    x->tokens = (const uint32_t *)(const void *)(bytes + HEAD_BYTES);
-    const uint8_t *at = bytes + HEAD_BYTES + 4 * (size_t)h->token_count;
+    if (start == HEAD_BYTES) memcpy(x->scope, bytes + HEAD_1_BYTES, 32);
+    x->tokens = (const uint32_t *)(const void *)(bytes + start);
+    const uint8_t *at = bytes + start + 4 * (size_t)h->token_count;
     bool plain = take_string(h->tenant, &at, tenant);
     plain = take_string(h->name, &at, name) && plain;
     plain = take_string(h->owner, &at, owner) && plain;
@@ -378,7 +384,7 @@ const qr_continuation_head_t *qr_continuations_next(const qr_continuations_t *c,
 {
     while (*at < c->count) {
         const qr_continuation_head_t *h = &c->heads[(*at)++];
-        if (!strcmp(h->tenant, tenant) && !expired(h, now_us)) return h;
+        if ((!tenant || !strcmp(h->tenant, tenant)) && !expired(h, now_us)) return h;
     }
     return NULL;
 }

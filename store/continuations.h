@@ -39,6 +39,7 @@ typedef struct qr_continuation_head {
 typedef struct qr_continuation {
     qr_continuation_head_t head;
     uint8_t fingerprint[32]; /* of the model */
+    uint8_t scope[32];       /* root of its chain; all zero: unknown, saved by a version that did not keep it */
     uint32_t salt_bytes;
     uint8_t salt[QR_SALT_BYTES_MAX];
     const uint32_t *tokens; /* [head.token_count] */
@@ -64,7 +65,7 @@ int qr_continuations_get(qr_continuations_t *continuations, const uint8_t id[QR_
 /* Removes one; 0 when its end is durable; -QR_E_NOT_FOUND; -QR_E_IO: it may be there again after a crash. */
 int qr_continuations_drop(qr_continuations_t *continuations, const uint8_t id[QR_CONTINUATION_ID_BYTES], const char *tenant,
                           uint64_t now_us);
-/* The next one of a tenant from place *at on, in the order of their saving; NULL: no more. Until the next put or drop. */
+/* The next one of a tenant (NULL: of any) from place *at on, in the order of their saving; NULL: no more. Until the next put or drop. */
 const qr_continuation_head_t *qr_continuations_next(const qr_continuations_t *continuations, const char *tenant, uint64_t now_us,
                                                     uint32_t *at);
 

@@ -12,14 +12,25 @@
  *   http
  *     continuation_save, _read, _list, _drop -> | fsync, then
  *     <- continuation_saved, _found, _listed, _dropped
+ *   storage                     facts
+ *     holds_read ---------------> | what is pinned, one by one
+ *     <- holds_found -----------  |
+ *     <- chunk_hold, chunk_unhold | for a save that is pinned, for what was pinned and is dropped
+ *   checkpoint_writer
+ *     <- capture (wanted) ------- | the full chunks of what was saved
  *
- * Every question is answered in its handler: nothing is queued here, and what the log has and the facts have not yet is read from the log.
+ * Every question is answered in its handler, but for saves and drops that wait for storage or a checkpoint writer of this node (errand_t,
+ * at most ERRANDS; more: BUSY). What the log has and the facts have not yet is read from the log.
  *
  * K1. appended follows the log's own durability; the facts follow one record a piece. A question sees every transaction that was answered.
  * K2. An append is taken if its number is the next and no later writer wrote; the same number and epoch again is answered the same.
- * Saved continuations (store/continuations.h) are files of their own beside the log.
+ * K3. Damage never answers: the facts are made again from the log (facts_book.h), or the question is refused and a line says why.
  *
- * K3. Damage never answers: the facts are made again from the log (facts_book.h), or the question is refused and a line says why. */
+ * Saved continuations (store/continuations.h) are files of their own beside the log.
+ * K4. A save is answered when its file is durable, its chunks are held if it is pinned, and its full chunks are durable too, or cannot be:
+ *     then it is saved all the same and says why. A pin that storage has no room for leaves nothing. A kill in between may leave the file.
+ * K5. What the continuations of a tenant take together (state_bytes, forks as if they shared nothing) never passes the bound that comes
+ *     with a save. */
 #include "actors/io/facts.h"
 
 #include <stdio.h>
@@ -32,6 +43,8 @@
 #include "base/mutant.h"
 #include "store/continuations.h"
 
+enum { ERRANDS = QR_HOLDS_ENDING, WRITERS_MAX = 16 };
+enum { HOLDING = 1, CAPTURING, LETTING };
 enum { ITEMS_MAX = 512, MESSAGE_BYTES = 1200, RETRY_US = 60000000 /* making all facts again may take seconds */ };
 
 typedef struct facts_columns {
@@ -49,12 +62,23 @@ typedef struct continuation_list {
         token_counts[QR_CONTINUATIONS_MAX], text_lengths[QR_CONTINUATIONS_MAX];
 } continuation_list_t;
 
+/* A save or drop that waits. */
+typedef struct errand {
+    uint64_t from, key; /* from 0: free */
+    uint32_t state, generation, writer, durable_rows, short_reason;
+    uint8_t id[QR_CONTINUATION_ID_BYTES];
+    char tenant[QR_CONTINUATION_TENANT_BYTES_MAX + 1];
+} errand_t;
+
 typedef struct facts_actor {
     uint64_t address, epoch;
+    uint64_t storage, writers[WRITERS_MAX]; /* of this node; storage 0: there is none */
+    uint32_t writer_count;
+    errand_t errands[ERRANDS];
     qr_facts_book_t *book;
     qr_continuations_t *continuations;
     continuation_list_t *list; /* what a list is put together in */
-    uint64_t saves, saves_failed, resumes;
+    uint64_t saves, saves_failed, saves_short, resumes;
     uint64_t appends, appends_failed, reads, reads_failed, queries, queries_refused;
     uint64_t rebuilt, snapshots_failed, poisoned; /* of the book, as said last */
     uint64_t retry_us;                            /* catching up failed: not before; 0: it did not */
@@ -120,6 +144,14 @@ static void on_start(facts_actor_t *self, const qr_given_t *given, const qr_mess
     char sentence[MESSAGE_BYTES] = "no store was given (--store FOLDER)";
     qr_ready_t body = {.reason = QR_E_INVALID};
     self->epoch = message->body.start.epoch;
+    self->writer_count = 0;
+    for (uint64_t i = 0; i < message->body.start.partners.count; i++) {
+        uint64_t partner = message->body.start.partners.data[i];
+        if (qr_address_node(partner) != qr_address_node(self->address)) continue;
+        if (qr_address_role(partner) == QR_ROLE_storage) self->storage = partner;
+        if (qr_address_role(partner) == QR_ROLE_checkpoint_writer && self->writer_count < WRITERS_MAX)
+            self->writers[self->writer_count++] = partner;
+    }
     if (given->params.store[0]) {
         const qr_facts_book_config_t config = {.store = given->params.store, .history_bytes = given->params.history_bytes};
         int code = self->book ? 0 : qr_facts_book_open(&config, &self->book, sentence, sizeof sentence);
@@ -255,6 +287,7 @@ static uint32_t gather(facts_actor_t *self, const qr_continuation_save_t *b, uin
         if (b->tokens.count > QR_CONTEXT_MAX || b->text.count > QR_RENDER_BYTES_MAX || b->cache_salt.count > QR_SALT_BYTES_MAX)
             return QR_E_LIMIT;
         memcpy(x->fingerprint, b->fingerprint.bytes, 32);
+        memcpy(x->scope, b->scope.bytes, 32);
         x->salt_bytes = (uint32_t)b->cache_salt.count;
         qr_copy(x->salt, b->cache_salt.data, b->cache_salt.count);
         x->tokens = b->tokens.data;
@@ -272,26 +305,194 @@ static uint32_t gather(facts_actor_t *self, const qr_continuation_save_t *b, uin
     return 0;
 }
 
-static void on_continuation_save(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+/* K5: what one takes, the rows of all its tokens included, shared or not. */
+static uint64_t state_bytes(const qr_given_t *given, const qr_continuation_head_t *h)
+{
+    uint64_t row_bytes = 4;
+    for (uint32_t g = 0; g < given->layout.group_count; g++) row_bytes += given->layout.groups[g].row_bytes;
+    return h->token_count * row_bytes + h->text_bytes;
+}
+
+static uint64_t tenant_bytes(const facts_actor_t *self, const qr_given_t *given, const char *tenant, uint64_t now_us)
+{
+    uint64_t sum = 0;
+    uint32_t at = 0;
+    const qr_continuation_head_t *h;
+    while ((h = qr_continuations_next(self->continuations, tenant, now_us, &at))) sum += state_bytes(given, h);
+    return sum;
+}
+
+/* Of its full chunks: so many rows. The last token may have been drawn and not computed, so its row is never counted on. */
+static uint32_t full_rows(const qr_given_t *given, const qr_continuation_head_t *h)
+{
+    uint32_t size = given->layout.chunk_tokens;
+    return size ? (h->token_count - 1) / size * size : 0;
+}
+
+static bool scope_known(const qr_continuation_t *x)
+{
+    static const uint8_t none[32];
+    return memcmp(x->scope, none, sizeof none) != 0;
+}
+
+static errand_t *errand_new(facts_actor_t *self, uint64_t from, uint64_t key, const uint8_t *id, const char *tenant)
+{
+    for (uint32_t i = 0; i < ERRANDS; i++) {
+        errand_t *e = &self->errands[i];
+        if (e->from) continue;
+        *e = (errand_t){.from = from, .key = key, .generation = e->generation == UINT32_MAX ? 1 : e->generation + 1};
+        memcpy(e->id, id, sizeof e->id);
+        strcpy(e->tenant, tenant);
+        return e;
+    }
+    return NULL;
+}
+static uint64_t errand_key(const facts_actor_t *self, const errand_t *e) { return qr_handle((uint32_t)(e - self->errands), e->generation); }
+static errand_t *errand_find(facts_actor_t *self, uint64_t key, uint32_t state)
+{
+    uint32_t i = qr_handle_index(key);
+    if (i >= ERRANDS || !self->errands[i].from || self->errands[i].state != state) return NULL;
+    return self->errands[i].generation == qr_handle_generation(key) ? &self->errands[i] : NULL;
+}
+
+static void save_answer(facts_actor_t *self, uint64_t to, uint64_t key, uint32_t reason, const qr_continuation_head_t *h, const errand_t *e,
+                        qr_outbox_t *outbox)
+{
+    qr_continuation_saved_t body = {.key = key, .reason = reason};
+    if (reason == 0) {
+        body.name = bytes_of(h->name);
+        body.owner = bytes_of(h->owner);
+        body.created_us = h->created_us;
+        body.expires_us = h->expires_us;
+        body.token_count = h->token_count;
+        body.text_bytes = h->text_bytes;
+        body.durable_rows = e->durable_rows;
+        body.short_reason = e->short_reason;
+    }
+    self->saves++;
+    self->saves_failed += reason != 0;
+    self->saves_short += body.short_reason != 0;
+    tell(self, outbox);
+    qr_send(outbox, to, continuation_saved, &body);
+}
+
+/* A save that waited is over. */
+static void save_end(facts_actor_t *self, errand_t *e, uint32_t reason, const qr_continuation_head_t *h, qr_outbox_t *outbox)
+{
+    save_answer(self, e->from, e->key, reason, h, e, outbox);
+    e->from = 0;
+}
+
+/* Asks the next checkpoint writer for the chunks of what was saved; the end when there is nothing to ask or nobody else. */
+static void save_capture(facts_actor_t *self, const qr_given_t *given, errand_t *e, const qr_continuation_t *x, qr_outbox_t *outbox)
+{
+    uint32_t rows = full_rows(given, &x->head);
+    bool ask = e->durable_rows < rows && e->writer < self->writer_count && scope_known(x) && !QR_MUTANT(809);
+    if (e->durable_rows >= rows)
+        e->short_reason = 0;
+    else if (!ask && !e->short_reason)
+        e->short_reason = QR_E_UNSUPPORTED;
+    if (!ask) {
+        save_end(self, e, 0, &x->head, outbox);
+        return;
+    }
+    e->state = CAPTURING;
+    qr_capture_t body = {.capture_id = errand_key(self, e), .tokens = {x->tokens, rows}, .wanted = 1};
+    memcpy(body.scope.bytes, x->scope, 32);
+    qr_send(outbox, self->writers[e->writer++], capture, &body);
+}
+
+static void on_continuation_save(facts_actor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_continuation_save_t *b = &message->body.continuation_save;
     qr_continuation_t x = {0};
+    errand_t *e = NULL;
     uint64_t now_us = wall_us();
     uint32_t reason = self->continuations ? gather(self, b, now_us, &x) : QR_E_PEER_DOWN;
+    if (reason == 0 && b->bytes_most && !QR_MUTANT(810) &&
+        tenant_bytes(self, given, x.head.tenant, now_us) + state_bytes(given, &x.head) > b->bytes_most)
+        reason = QR_E_QUOTA;
+    if (reason == 0 && !(e = errand_new(self, message->from, b->key, x.head.id, x.head.tenant))) reason = QR_E_BUSY;
     if (reason == 0) reason = (uint32_t)-qr_continuations_put(self->continuations, &x, now_us);
-    self->saves++;
-    self->saves_failed += reason != 0;
-    tell(self, outbox);
-    qr_continuation_saved_t body = {.key = b->key, .reason = reason};
-    if (reason == 0) {
-        body.name = bytes_of(x.head.name);
-        body.owner = bytes_of(x.head.owner);
-        body.created_us = x.head.created_us;
-        body.expires_us = x.head.expires_us;
-        body.token_count = x.head.token_count;
-        body.text_bytes = x.head.text_bytes;
+    if (reason) {
+        save_answer(self, message->from, b->key, reason, NULL, NULL, outbox);
+        if (e) e->from = 0;
+    } else if (x.head.pin && self->storage && scope_known(&x)) {
+        e->state = HOLDING;
+        qr_chunk_hold_t body = {.key = errand_key(self, e), .id = b->id, .tokens = {x.tokens, full_rows(given, &x.head)}};
+        memcpy(body.scope.bytes, x.scope, 32);
+        qr_send(outbox, self->storage, chunk_hold, &body);
+    } else {
+        save_capture(self, given, e, &x, outbox);
     }
-    qr_send(outbox, message->from, continuation_saved, &body);
+}
+
+/* What was saved, read again; gone when somebody dropped it meanwhile: then the save is answered so. */
+static bool save_read(facts_actor_t *self, errand_t *e, qr_continuation_t *x, qr_outbox_t *outbox)
+{
+    int status = qr_continuations_get(self->continuations, e->id, e->tenant, wall_us(), x);
+    if (status) save_end(self, e, (uint32_t)-status, NULL, outbox);
+    return status == 0;
+}
+
+/* K4 */
+static void on_chunk_held(facts_actor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_held_t *b = &message->body.chunk_held;
+    errand_t *e = errand_find(self, b->key, HOLDING);
+    qr_continuation_t x;
+    if (!e) return;
+    if (b->reason && !QR_MUTANT(811)) {
+        (void)qr_continuations_drop(self->continuations, e->id, e->tenant, wall_us());
+        save_end(self, e, b->reason == QR_E_NO_SPACE ? QR_E_SHORTFALL : b->reason, NULL, outbox);
+    } else if (save_read(self, e, &x, outbox)) {
+        save_capture(self, given, e, &x, outbox);
+    }
+}
+
+static void on_captured(facts_actor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_captured_t *b = &message->body.captured;
+    errand_t *e = errand_find(self, b->capture_id, CAPTURING);
+    qr_continuation_t x;
+    if (!e) return;
+    if (b->durable_rows >= e->durable_rows) e->durable_rows = b->durable_rows, e->short_reason = b->reason;
+    if (save_read(self, e, &x, outbox)) save_capture(self, given, e, &x, outbox);
+}
+
+/* The next pinned one behind `after`; the first one when that one is gone. */
+static const qr_continuation_head_t *next_pinned(const facts_actor_t *self, qr_bytes_t after, uint64_t now_us)
+{
+    const qr_continuation_head_t *h;
+    uint32_t at = 0, behind = 0;
+    while (after.count == QR_CONTINUATION_ID_BYTES && (h = qr_continuations_next(self->continuations, NULL, now_us, &at)))
+        if (!memcmp(h->id, after.data, sizeof h->id)) behind = at;
+    while ((h = qr_continuations_next(self->continuations, NULL, now_us, &behind)) && !h->pin) {}
+    return h;
+}
+
+static void on_holds_read(facts_actor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    qr_bytes_t after = message->body.holds_read.after;
+    qr_holds_found_t body = {0};
+    uint64_t now_us = wall_us();
+    const qr_continuation_head_t *h;
+    uint8_t id[QR_CONTINUATION_ID_BYTES];
+    qr_continuation_t x;
+    while (self->continuations && (h = next_pinned(self, after, now_us))) {
+        char tenant[QR_CONTINUATION_TENANT_BYTES_MAX + 1];
+        memmove(id, h->id, sizeof id);
+        strcpy(tenant, h->tenant);
+        after = (qr_bytes_t){id, sizeof id};
+        int status = qr_continuations_get(self->continuations, id, tenant, now_us, &x);
+        if (status || !scope_known(&x)) continue;
+        body.id = after;
+        memcpy(body.scope.bytes, x.scope, 32);
+        body.tokens = (qr_u32s_t){x.tokens, full_rows(given, &x.head)};
+        break;
+    }
+    tell(self, outbox);
+    qr_send(outbox, message->from, holds_found, &body);
 }
 
 static void on_continuation_read(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
@@ -363,16 +564,42 @@ static void on_continuation_list(facts_actor_t *self, const qr_message_t *messag
     qr_send(outbox, message->from, continuation_listed, &body);
 }
 
+static bool is_pinned(const facts_actor_t *self, const uint8_t *id, const char *tenant, uint64_t now_us)
+{
+    const qr_continuation_head_t *h;
+    uint32_t at = 0;
+    while ((h = qr_continuations_next(self->continuations, tenant, now_us, &at)))
+        if (!memcmp(h->id, id, sizeof h->id)) return h->pin;
+    return false;
+}
+
 static void on_continuation_drop(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_continuation_drop_t *b = &message->body.continuation_drop;
     char tenant[QR_CONTINUATION_TENANT_BYTES_MAX + 1];
+    errand_t *e = NULL;
     uint32_t reason = b->id.count != QR_CONTINUATION_ID_BYTES || !take_name(tenant, QR_CONTINUATION_TENANT_BYTES_MAX, b->tenant)
                           ? QR_E_INVALID
                       : !self->continuations ? QR_E_PEER_DOWN
                                              : 0;
+    bool held = reason == 0 && self->storage && is_pinned(self, b->id.data, tenant, wall_us());
+    if (held && !(e = errand_new(self, message->from, b->key, b->id.data, tenant))) reason = QR_E_BUSY;
     if (reason == 0) reason = (uint32_t)-qr_continuations_drop(self->continuations, b->id.data, tenant, wall_us());
+    if (reason == 0 && e && !QR_MUTANT(812)) {
+        e->state = LETTING;
+        qr_send(outbox, self->storage, chunk_unhold, (&(qr_chunk_unhold_t){.key = errand_key(self, e), .id = b->id}));
+        return;
+    }
+    if (e) e->from = 0;
     qr_send(outbox, message->from, continuation_dropped, (&(qr_continuation_dropped_t){.key = b->key, .reason = reason}));
+}
+
+static void on_chunk_unheld(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    errand_t *e = errand_find(self, message->body.chunk_unheld.key, LETTING);
+    if (!e) return;
+    qr_send(outbox, e->from, continuation_dropped, (&(qr_continuation_dropped_t){.key = e->key}));
+    e->from = 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------------------ */
@@ -393,11 +620,15 @@ static void handle(void *block, const qr_given_t *given, const qr_message_t *mes
     case QR_MESSAGE_append: on_append(self, message, outbox); break;
     case QR_MESSAGE_log_read: on_log_read(self, message, outbox); break;
     case QR_MESSAGE_facts_query: on_facts_query(self, message, outbox); break;
-    case QR_MESSAGE_continuation_save: on_continuation_save(self, message, outbox); break;
+    case QR_MESSAGE_continuation_save: on_continuation_save(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_held: on_chunk_held(self, given, message, outbox); break;
+    case QR_MESSAGE_captured: on_captured(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_unheld: on_chunk_unheld(self, message, outbox); break;
+    case QR_MESSAGE_holds_read: on_holds_read(self, given, message, outbox); break;
     case QR_MESSAGE_continuation_read: on_continuation_read(self, message, outbox); break;
     case QR_MESSAGE_continuation_list: on_continuation_list(self, message, outbox); break;
     case QR_MESSAGE_continuation_drop: on_continuation_drop(self, message, outbox); break;
-    case QR_MESSAGE_drain: /* every question is answered in its handler: nothing is ever open */
+    case QR_MESSAGE_drain: /* http has drained before: nothing is open */
         qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = 0}));
         break;
     case QR_MESSAGE_stop: on_stop(self, message, outbox); break;
@@ -439,7 +670,7 @@ static void print(const void *block, const qr_given_t *given, qr_text_t *text)
     } numbers[] = {{"facts: appends ", self->appends}, {", failed ", self->appends_failed},     {", reads ", self->reads},
                    {", failed ", self->reads_failed},  {", questions ", self->queries},         {", refused ", self->queries_refused},
                    {", rebuilt ", self->rebuilt},      {", continuations saved ", self->saves}, {", failed ", self->saves_failed},
-                   {", read ", self->resumes}};
+                   {", not all durable ", self->saves_short}, {", read ", self->resumes}};
     for (size_t i = 0; i < QR_COUNT(numbers); i++) {
         qr_text_put(text, numbers[i].name);
         qr_text_put_u64(text, numbers[i].value);

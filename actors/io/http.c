@@ -30,6 +30,7 @@
 #include "actors/io/http_metrics.h"
 #include "actors/io/http_server.h"
 #include "actors/note.h"
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/mutant.h"
 #include "base/render.h"
@@ -323,6 +324,20 @@ static qr_bytes_t tenant_name(const http_t *self, const qr_http_exchange_t *x)
     return tenant ? (qr_bytes_t){(const uint8_t *)tenant->name, strlen(tenant->name)} : (qr_bytes_t){0};
 }
 
+static uint64_t bytes_most(const http_t *self, const qr_http_exchange_t *x)
+{
+    const qr_tenant_t *tenant = x->tenant ? qr_http_server_tenant(self->server, x) : NULL;
+    return tenant ? tenant->bytes : 0;
+}
+
+/* Root of the chain that the state behind a response is of, as the scheduler makes it (submit). */
+static void put_scope(const http_t *self, const qr_given_t *given, const qr_http_exchange_t *x, const qr_recall_t *r, qr_hash_t *ret_scope)
+{
+    const qr_tenant_t *tenant = x->tenant ? qr_http_server_tenant(self->server, x) : NULL;
+    qr_chain_root(given->layout.fingerprint.bytes, tenant ? tenant->salt : NULL, tenant ? sizeof tenant->salt : 0, r->cache_salt,
+                  r->cache_salt_bytes, ret_scope->bytes);
+}
+
 static qr_bytes_t name_of(const char *name) { return (qr_bytes_t){(const uint8_t *)name, strlen(name)}; }
 
 /* Sends the save of a response. rendered: its prompt as text; the ids of prompt and answer are put together in scratch. */
@@ -351,8 +366,10 @@ static void send_save(http_t *self, const qr_given_t *given, qr_http_exchange_t 
                                    .pin = ask->pin,
                                    .fingerprint = given->layout.fingerprint,
                                    .cache_salt = {r->cache_salt, r->cache_salt_bytes},
+                                   .bytes_most = bytes_most(self, x),
                                    .text = {(const uint8_t *)text->data, text->count},
                                    .tokens = {(const uint32_t *)(const void *)ids.data, ids.count / 4}};
+    put_scope(self, given, x, r, &body.scope);
     if (text->failed || ids.failed || text->count > QR_RENDER_BYTES_MAX || ids.count / 4 > QR_CONTEXT_MAX) {
         self->asks_open[ASK_SAVE]--;
         refuse(self, x, ids.failed || text->failed ? QR_E_MEMORY : QR_E_LIMIT, "response", "");
@@ -373,6 +390,7 @@ static void begin_save(http_t *self, const qr_given_t *given, qr_http_exchange_t
                                        .owner = name_of(ask->owner),
                                        .ttl_us = ask->ttl_us,
                                        .pin = ask->pin,
+                                       .bytes_most = bytes_most(self, x),
                                        .source = {ask->id, sizeof ask->id}};
         qr_send(outbox, self->facts, continuation_save, &body);
         return;
@@ -548,15 +566,42 @@ static void on_text_refused(http_t *self, const qr_given_t *given, const qr_mess
     go_on_asking(self, given, message->now_us, outbox);
 }
 
+/* Why what was saved is not all durable. */
+static const char *short_sentence(uint32_t reason)
+{
+    switch (reason) {
+    case 0: return NULL;
+    case QR_E_NOT_FOUND: return "its state has left the device's memory; what the store lacks is computed again when it is resumed";
+    case QR_E_NO_SPACE: return "the store has no room for it; raise --store-bytes or --store-files, or remove pinned continuations";
+    case QR_E_UNSUPPORTED: return "no device of this server writes to its store";
+    default: return qr_error_sentence((int)reason);
+    }
+}
+
+static void refuse_save(http_t *self, qr_http_exchange_t *x, uint32_t reason)
+{
+    switch (reason) {
+    case QR_E_SHORTFALL:
+        refuse(self, x, QR_E_NO_SPACE, "pin",
+               "what is pinned may not take more than the store has; remove pinned continuations, raise --store-bytes or --store-files, or "
+               "save it without pin");
+        break;
+    case QR_E_NO_SPACE:
+        refuse(self, x, reason, "", "there is no room for another continuation; remove some, or raise --continuations-max");
+        break;
+    case QR_E_QUOTA:
+        refuse(self, x, reason, "", "the saved continuations of this key's tenant take as many bytes as it may have; remove some");
+        break;
+    default: refuse(self, x, reason, "", reason == QR_E_NOT_FOUND ? "there is no such continuation" : "");
+    }
+}
+
 static void on_continuation_saved(http_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_continuation_saved_t *b = &message->body.continuation_saved;
     qr_http_exchange_t *x = end_ask(self, ASK_SAVE, b->key);
     if (x && b->reason)
-        refuse(self, x, b->reason, "",
-               b->reason == QR_E_NO_SPACE    ? "there is no room for another continuation; remove some, or raise --continuations-max"
-               : b->reason == QR_E_NOT_FOUND ? "there is no such continuation"
-                                             : "");
+        refuse_save(self, x, b->reason);
     else if (x)
         answer_view(self, x,
                     &(qr_http_continuation_view_t){.id = x->continuation.made,
@@ -565,7 +610,10 @@ static void on_continuation_saved(http_t *self, const qr_given_t *given, const q
                                                    .created_us = b->created_us,
                                                    .expires_us = b->expires_us,
                                                    .token_count = b->token_count,
-                                                   .pin = x->continuation.pin});
+                                                   .pin = x->continuation.pin,
+                                                   .saved = true,
+                                                   .durable_tokens = b->durable_rows,
+                                                   .short_reason = short_sentence(b->short_reason)});
     go_on_asking(self, given, message->now_us, outbox);
 }
 

@@ -24,7 +24,9 @@ typedef struct qr_http_continuation_view {
     qr_u32s_t tokens;
     uint64_t created_us, expires_us, token_count, text_bytes;
     const char *model;
-    bool pin, with_state;
+    uint64_t durable_tokens;
+    const char *short_reason; /* why not all full chunks are durable; NULL: they are */
+    bool pin, with_state, saved; /* saved: durable_tokens and short_reason are shown */
 } qr_http_continuation_view_t;
 
 /* "cont-" and 32 hex digits, `count` bytes. false: it is none. */

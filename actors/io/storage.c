@@ -6,6 +6,8 @@
  *   checkpoint_writer -- chunk_write -->   storage  -- chunk_written -->        when the file is durable, or is not going to be
  *   checkpoint_writer -- chunk_victims --> storage  -- chunk_victims_named -->  from the handler
  *   checkpoint_writer -- chunk_drop -->    storage  -- chunk_dropped -->        when the file is gone: after the last of its leases
+ *   facts -- chunk_hold, chunk_unhold -->  storage  -- chunk_held, _unheld -->  from the handler
+ *   facts <-- holds_read --                storage  <-- holds_found --          one after the other, at the start
  *
  * SO1. Whatever waits for the disk runs on the errand's thread: digests, writes, every fsync. So no lookup or lease stands behind one. It
  * works in pieces, on the account that transfer's slices are on (duty.h).
@@ -18,11 +20,15 @@
  * and QR_CAPTURE_DROPS drops are open; bytes and files have the bounds store_bytes and store_files (more: SHORTFALL, and victims are named
  * by value). SO7. A file that was found at the start is not counted as found (chunk_find) before it was leased or asked to be written: the
  * end may have come between its receipt and its publish, and only who writes a part publishes it. Writing it again is an answer and no
- * write, so what the catalog lost is published anew from the files that are there. */
+ * write, so what the catalog lost is published anew from the files that are there. SO8. The chunks of a hold (storage_holds.h) are nobody's
+ * victims, those that are here and those that come: they are worth UINT64_MAX. Held chunks together fit the bounds of bytes and files; a
+ * hold beyond them is refused. Holds are kept in memory and asked from facts at the start; until all are known no victim is named. A bound
+ * that was lowered since the last run is kept first, before holds are known. */
 #include "actors/io/storage.h"
 
 #include "actors/io/duty.h"
 #include "actors/io/storage_errand.h"
+#include "actors/io/storage_holds.h"
 #include "actors/io/storage_parts.h"
 #include "actors/note.h"
 #include "base/chain.h"
@@ -76,6 +82,11 @@ typedef struct storage {
     struct {
         uint64_t address, epoch;
     } holders[HOLDERS_MAX];
+    qr_holds_t holds;
+    uint64_t facts;            /* who knows the holds of earlier runs; 0: nobody */
+    uint64_t held_chunk_bytes; /* of one chunk, all groups */
+    uint8_t *chains;           /* [QR_CONTEXT_MAX / chunk_tokens] of a hold that is being taken, 32 bytes each */
+    bool holds_known;
     lease_row_t leases[QR_STORAGE_LEASES];
     drop_ask_t drops[QR_CAPTURE_DROPS];
     /* the write under way: the errand's while phase is not IDLE */
@@ -193,6 +204,102 @@ static void on_chunk_drop(storage_t *self, const qr_message_t *message, qr_outbo
     }
 }
 
+/* ---- holds (SO8) ----------------------------------------------------------------------------------------------------------------- */
+
+/* What a part is worth, told to the files. */
+static void part_value(storage_t *self, uint32_t place)
+{
+    const qr_part_t *part = &self->parts.parts[place];
+    bool held = qr_holds_has(&self->holds, part->chain) && !QR_MUTANT(806);
+    (void)qr_chunk_files_value(self->files, &part->name, held ? UINT64_MAX : part->key);
+}
+
+static void chain_value(storage_t *self, const qr_given_t *given, const uint8_t chain[32])
+{
+    for (uint32_t g = 0; g < given->layout.group_count; g++) {
+        uint32_t place = qr_parts_find(&self->parts, chain, g);
+        if (place != QR_PART_NONE) part_value(self, place);
+    }
+}
+
+/* Takes a hold. 0 or a reason. */
+static uint32_t hold_take(storage_t *self, const qr_given_t *given, qr_bytes_t id, const qr_hash_t *scope, qr_u32s_t tokens)
+{
+    uint32_t size = given->layout.chunk_tokens;
+    if (id.count != QR_HOLD_ID_BYTES || tokens.count > QR_CONTEXT_MAX) return QR_E_INVALID;
+    uint32_t count = (uint32_t)(tokens.count / size);
+    for (uint32_t i = 0; i < count; i++)
+        qr_chain_node(i ? self->chains + 32ull * (i - 1) : scope->bytes, tokens.data + (uint64_t)i * size, size, self->chains + 32ull * i);
+    int status = qr_holds_add(&self->holds, id.data, self->chains, count);
+    for (uint32_t i = 0; i < count && !status; i++) chain_value(self, given, self->chains + 32ull * i);
+    return (uint32_t)-status;
+}
+
+static void on_chunk_hold(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_hold_t *b = &message->body.chunk_hold;
+    uint32_t reason = hold_take(self, given, b->id, &b->scope, b->tokens);
+    qr_send(outbox, message->from, chunk_held, (&(qr_chunk_held_t){.key = b->key, .reason = reason}));
+}
+
+typedef struct freeing {
+    storage_t *self;
+    const qr_given_t *given;
+} freeing_t;
+
+static void chain_freed(void *context, const uint8_t chain[32])
+{
+    const freeing_t *freeing = context;
+    if (!QR_MUTANT(807)) chain_value(freeing->self, freeing->given, chain);
+}
+
+static void on_chunk_unhold(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_unhold_t *b = &message->body.chunk_unhold;
+    freeing_t freeing = {self, given};
+    if (b->id.count == QR_HOLD_ID_BYTES) qr_holds_end(&self->holds, b->id.data, chain_freed, &freeing);
+    qr_send(outbox, message->from, chunk_unheld, (&(qr_chunk_unheld_t){.key = b->key}));
+}
+
+/* One of those that stood before this start; then the next. */
+static void on_holds_found(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_holds_found_t *b = &message->body.holds_found;
+    if (message->from != self->facts || self->holds_known) return;
+    self->holds_known = b->id.count == 0;
+    if (self->holds_known) return;
+    uint32_t reason = hold_take(self, given, b->id, &b->scope, b->tokens);
+    if (reason) qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_hold_refused, 0, reason, self->holds.count, self->holds.most);
+    qr_send(outbox, self->facts, holds_read, (&(qr_holds_read_t){.after = b->id}));
+}
+
+/* How many chunks may be held: as many as fit both bounds. */
+static int holds_open(storage_t *self, const qr_given_t *given)
+{
+    const qr_layout_t *layout = &given->layout;
+    const qr_staging_config_t *config = &given->staging->config;
+    self->held_chunk_bytes = 0;
+    for (uint32_t g = 0; g < layout->group_count; g++) {
+        qr_chunk_header_t header = {
+            .count = layout->chunk_tokens, .members = config->groups[g].members, .row_bytes = config->groups[g].row_bytes, .shards = 1};
+        self->held_chunk_bytes += qr_chunk_file_bytes(&header);
+    }
+    uint64_t most = qr_min_u64(given->params.store_bytes / qr_max_u64(self->held_chunk_bytes, 1),
+                               given->params.store_files / qr_max_u32(layout->group_count, 1));
+    self->chains = malloc(32ull * (QR_CONTEXT_MAX / qr_max_u32(layout->chunk_tokens, 1) + 1));
+    return self->chains ? qr_holds_init(&self->holds, (uint32_t)most) : -QR_E_MEMORY;
+}
+
+static void holds_ask(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_start_t *b = &message->body.start;
+    for (uint64_t i = 0; i < b->partners.count; i++)
+        if (qr_address_role(b->partners.data[i]) == QR_ROLE_facts && qr_address_node(b->partners.data[i]) == qr_address_node(self->address))
+            self->facts = b->partners.data[i];
+    self->holds_known = !self->facts || QR_MUTANT(808);
+    if (!self->holds_known) qr_send(outbox, self->facts, holds_read, (&(qr_holds_read_t){0}));
+}
+
 /* What was named and not dropped may be named again. */
 static void names_take_back(storage_t *self)
 {
@@ -208,8 +315,8 @@ static void on_chunk_victims(storage_t *self, const qr_message_t *message, qr_ou
     uint32_t groups[QR_CAPTURE_DROPS], named = 0, count = 0;
     uint64_t sizes[QR_CAPTURE_DROPS];
     uint64_t bytes = qr_max_u64(ask->bytes, 1);
-    int status = qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count);
-    if (status && !QR_MUTANT(652)) { /* some that were named may not have been dropped: their asker gave up, or wants them itself */
+    int status = self->holds_known ? qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count) : -QR_E_BUSY;
+    if (status && self->holds_known && !QR_MUTANT(652)) { /* some that were named may not have been dropped: their asker gave up, or wants them itself */
         names_take_back(self);
         status = qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count);
     }
@@ -288,7 +395,8 @@ static void on_chunk_lease(storage_t *self, const qr_given_t *given, const qr_me
             body.bytes = part->bytes;
             body.trusted = trust_known(part, &now);
             part->named = true; /* who asks for it has it from the catalog */
-            (void)qr_chunk_files_value(self->files, &part->name, qr_parts_touch(&self->parts, place));
+            (void)qr_parts_touch(&self->parts, place);
+            part_value(self, place);
             self->hits++;
         }
     }
@@ -529,7 +637,7 @@ static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t 
         qr_assert(place != QR_PART_NONE); /* there are as many places as files */
         for (uint32_t i = 0; i < QR_STORAGE_LEASES && other != QR_PART_NONE; i++)
             if (self->leases[i].lease && self->leases[i].part == other) self->leases[i].part = place;
-        (void)qr_chunk_files_value(self->files, &name, self->parts.parts[place].key);
+        part_value(self, place);
         self->parts.parts[place].named = true;
         /* Its SHA-256 was taken of the bytes that were written. */
         if (file_look(given, &name, &now) == 0) trust_keep(&self->parts.parts[place], &now);
@@ -648,6 +756,7 @@ static int store_open(storage_t *self, const qr_given_t *given, char *message, s
     self->writes = calloc(QR_STORAGE_WRITES, sizeof *self->writes);
     int status = self->writes ? qr_parts_init(&self->parts, config.chunks_max) : -QR_E_MEMORY;
     self->activity = given->activity, self->transfer_duty = given->params.transfer_duty;
+    if (!status) status = holds_open(self, given);
     if (!status) status = qr_errand_new(&self->errand);
     if (!status) status = qr_chunk_files_open(given->store, &config, &adoption, &self->files, message, message_bytes);
     return status;
@@ -659,8 +768,10 @@ static void storage_done(void *block)
     qr_errand_destroy(&self->errand); /* first: it uses the rest */
     qr_chunk_files_close(&self->files);
     qr_parts_done(&self->parts);
+    qr_holds_done(&self->holds);
+    free(self->chains);
     free(self->writes);
-    self->writes = NULL, self->write = NULL, self->write_count = 0, self->phase = PHASE_IDLE;
+    self->chains = NULL, self->writes = NULL, self->write = NULL, self->write_count = 0, self->phase = PHASE_IDLE;
 }
 
 static void on_start(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -677,6 +788,7 @@ static void on_start(storage_t *self, const qr_given_t *given, const qr_message_
         self->adopted = stats.adopted;
         qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_store_opened, 0, stats.adopted, stats.bytes, stats.deleted + stats.lost);
         if (self->unread) qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunks_unread, 0, self->unread, 0, 0);
+        holds_ask(self, message, outbox);
     }
     qr_send(outbox, message->from, ready, &body);
 }
@@ -739,7 +851,8 @@ static void on_metrics_read(const storage_t *self, uint64_t from, qr_outbox_t *o
                             ID_store_damaged_total,
                             ID_store_missing_total,
                             ID_store_evictions_total,
-                            ID_store_adopted_files};
+                            ID_store_adopted_files,
+                            ID_store_held_bytes};
     const uint64_t values[] = {s.chunks + s.tails, s.bytes + s.reserved + s.stray,
                                s.bytes_max,        s.leases,
                                self->write_count,  self->hits,
@@ -747,7 +860,7 @@ static void on_metrics_read(const storage_t *self, uint64_t from, qr_outbox_t *o
                                self->failed,       self->refused_full,
                                self->refused_busy, self->damaged,
                                self->missing,      self->evicted,
-                               self->adopted};
+                               self->adopted,      self->holds.count * self->held_chunk_bytes};
     qr_send(outbox, from, metrics, (&(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}}));
 }
 
@@ -761,6 +874,9 @@ static void on_question(storage_t *self, const qr_given_t *given, const qr_messa
     case QR_MESSAGE_chunk_write: on_chunk_write(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_victims: on_chunk_victims(self, message, outbox); break;
     case QR_MESSAGE_chunk_drop: on_chunk_drop(self, message, outbox); break;
+    case QR_MESSAGE_chunk_hold: on_chunk_hold(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_unhold: on_chunk_unhold(self, given, message, outbox); break;
+    case QR_MESSAGE_holds_found: on_holds_found(self, given, message, outbox); break;
     default: on_metrics_read(self, message->from, outbox); break;
     }
 }
@@ -781,6 +897,9 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
     case QR_MESSAGE_chunk_write:
     case QR_MESSAGE_chunk_victims:
     case QR_MESSAGE_chunk_drop:
+    case QR_MESSAGE_chunk_hold:
+    case QR_MESSAGE_chunk_unhold:
+    case QR_MESSAGE_holds_found:
     case QR_MESSAGE_metrics_read:
         if (self->files) {
             on_question(self, given, message, outbox);
@@ -798,6 +917,7 @@ static void storage_check(const void *block, const qr_given_t *given)
     if (!self->files || self->phase == PHASE_WRITE) return; /* the write under way is the errand's */
     qr_chunk_files_check(self->files);
     qr_parts_check(&self->parts);
+    qr_holds_check(&self->holds);
     for (uint32_t i = 0; i < QR_STORAGE_LEASES; i++) {
         if (!self->leases[i].lease) continue;
         leases++;

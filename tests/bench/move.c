@@ -1,4 +1,4 @@
-/* link: qr_io_storage qr_io_storage_parts qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store qr_model qr_messages cmocka */
+/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store qr_model qr_messages cmocka */
 /* move.c - what it takes to restore 2,048 tokens of a SmolLM2-135M shape (30 layers, 2 slabs, rows of 384 bytes: 23,040 bytes a token) out
  * of chunk files in the page cache, through storage and transfer and their encoded messages: as a trusted file, and as one opened for the
  * first time since boot. Beside it, in the same run, a plain and a non-temporal copy of as many bytes. usage: bench_move [--tiny | rounds [tokens]]

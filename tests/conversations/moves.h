@@ -28,6 +28,7 @@ typedef struct moves_config {
     const char *path;                 /* of a store that is there already; NULL: a new one, which destroy removes */
     bool in_memory;                   /* a new one where a sync costs nothing, if there is such a place */
     const qr_actor_class_t *streamer; /* NULL: the test speaks as restore_streamer too */
+    bool facts;                       /* there is a facts actor, which the test plays */
 } moves_config_t;
 
 /* An answer that has come, its columns copied. */
@@ -252,8 +253,9 @@ static inline void moves_spoil(void *context, qr_hash_t content, bool remove_it)
 /* Boots the actors (again): the store is opened anew, what was in memory is gone. */
 static inline void moves_boot(moves_t *m, uint64_t seed)
 {
-    static const uint8_t partners[] = {QR_ROLE_scheduler, QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer, QR_ROLE_page_manager,
-                                       QR_ROLE_mesh};
+    static const uint8_t partners[] = {QR_ROLE_scheduler,    QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer,
+                                       QR_ROLE_page_manager, QR_ROLE_mesh,             QR_ROLE_facts};
+    const uint64_t facts = at_role(QR_ROLE_facts);
     qr_message_t answer;
     pump_init(&m->pump, m->given, seed);
     m->storage = pump_add(&m->pump, at_role(QR_ROLE_storage), &qr_storage_class, NULL, NULL);
@@ -264,7 +266,7 @@ static inline void moves_boot(moves_t *m, uint64_t seed)
         member_t *member = pump_add(&m->pump, at_role(partners[i]), actor, moves_hear, m);
         if (actor) member->handle = NULL, m->streamer = member;
     }
-    MOVES_ASK(m, mesh, storage, start, &answer, .epoch = 1);
+    MOVES_ASK(m, mesh, storage, start, &answer, .epoch = 1, .partners = {&facts, m->config.facts});
     if (answer.body.ready.reason) print_error("%.*s\n", (int)answer.body.ready.text.count, (const char *)answer.body.ready.text.data);
     assert_int_equal(answer.body.ready.reason, 0);
     MOVES_ASK(m, mesh, transfer, start, &answer, .epoch = 1);

@@ -1,4 +1,4 @@
-/* link: qr_io_storage qr_io_storage_parts qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
+/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
 /* storage and transfer over real files and page pools: the chunk conversation at every page and chunk size, with and without windows; what
  * a damaged file, an old generation or a fence may do; room, leases, trust, restarts. */
 #include <setjmp.h>
@@ -823,6 +823,114 @@ static void test_room_is_made_by_value(void **state)
     moves_destroy(m);
 }
 
+/* ---- holds ---------------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t hold(chain_t *c, uint8_t id, uint32_t parts)
+{
+    qr_message_t answer;
+    const uint8_t bytes[16] = {id};
+    MOVES_ASK(c->m, facts, storage, chunk_hold, &answer, .key = 9, .id = {bytes, 16}, .scope = c->parents[0],
+              .tokens = {c->tokens, parts * c->chunk + 3});
+    assert_int_equal(answer.body.chunk_held.key, 9);
+    return answer.body.chunk_held.reason;
+}
+static void unhold(chain_t *c, uint8_t id)
+{
+    qr_message_t answer;
+    const uint8_t bytes[16] = {id};
+    MOVES_ASK(c->m, facts, storage, chunk_unhold, &answer, .key = 9, .id = {bytes, 16});
+    assert_int_equal(answer.body.chunk_unheld.key, 9);
+}
+
+/* What is held is nobody's victim, be it here before the hold or after; what two hold stays until both let go. */
+static void test_held_chunks_do_not_leave(void **state)
+{
+    (void)state;
+    moves_config_t config = plain;
+    config.store_bytes = 4ull * (8192 + 2 * 2 * 64 * 32);
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(hold(c, 1, 3), 0);
+    assert_int_equal(hold(c, 1, 3), 0); /* the same one */
+    assert_int_equal(hold(c, 2, 2), 0);
+    for (uint32_t p = 1; p < 4; p++) assert_int_equal(save(c, p).reason, 0);
+    for (uint32_t i = 0; i < 2; i++) assert_int_equal(release(c, lease(c, 3).lease, 0, 0), 0); /* worth most, and not held */
+    assert_int_equal(release(c, lease(c, 2).lease, 0, 0), 0);
+    assert_int_equal(metric(m, QR_ROLE_storage, ID_store_held_bytes), 3 * c->bytes);
+    qr_chunk_victims_named_t named = victims(m, c->bytes);
+    assert_int_equal(named.groups.count, 1);
+    assert_names(c, &named, 0, 3);
+    assert_int_equal(drop(c, 3), 0);
+    assert_int_equal(victims(m, c->bytes).groups.count, 0);
+    unhold(c, 7); /* nobody's */
+    unhold(c, 1);
+    named = victims(m, c->bytes);
+    assert_int_equal(named.groups.count, 1);
+    assert_names(c, &named, 0, 2);
+    assert_int_equal(drop(c, 2), 0);
+    assert_int_equal(victims(m, c->bytes).groups.count, 0);
+    unhold(c, 2);
+    assert_int_equal(victims(m, 2 * c->bytes).groups.count, 2);
+    assert_int_equal(metric(m, QR_ROLE_storage, ID_store_held_bytes), 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* Held together they fit the bound; a hold beyond it changes nothing, and one that ends makes room for another. */
+static void test_holds_fit_the_bound(void **state)
+{
+    (void)state;
+    moves_config_t config = plain;
+    config.store_bytes = 4ull * (8192 + 2 * 2 * 64 * 32) + 100;
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1), *other = chain_new(m, 2);
+    assert_int_equal(hold(c, 1, 3), 0);
+    assert_int_equal(hold(other, 2, 2), QR_E_NO_SPACE);
+    assert_int_equal(hold(c, 3, 4), 0); /* three of them are held already */
+    assert_int_equal(hold(other, 4, 1), QR_E_NO_SPACE);
+    assert_int_equal(hold(other, 5, 0), 0);
+    unhold(c, 3);
+    assert_int_equal(hold(other, 4, 1), 0);
+    assert_int_equal(metric(m, QR_ROLE_storage, ID_store_held_bytes), 4 * c->bytes);
+    chain_destroy(&c);
+    chain_destroy(&other);
+    moves_destroy(m);
+}
+
+/* After a restart facts says what was held, one by one; before the last of them is known nothing may leave. */
+static void test_holds_are_asked_at_the_start(void **state)
+{
+    (void)state;
+    moves_config_t config = plain;
+    const uint8_t ids[2][16] = {{1}, {2}};
+    qr_message_t answer;
+    config.facts = true;
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    assert_true(moves_heard(m, QR_ROLE_facts, QR_MESSAGE_holds_read, &answer));
+    moves_say(m, QR_ROLE_facts, QR_ROLE_storage, QR_MESSAGE_holds_found, &(qr_holds_found_t){0});
+    for (uint32_t p = 0; p < 3; p++) assert_int_equal(save(c, p).reason, 0);
+    moves_halt(m, true);
+    moves_boot(m, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(moves_heard(m, QR_ROLE_facts, QR_MESSAGE_holds_read, &answer));
+        assert_int_equal(answer.body.holds_read.after.count, i ? 16 : 0);
+        assert_int_equal(victims(m, c->bytes).groups.count, 0);
+        MOVES_SAY(m, facts, storage, holds_found, .id = {ids[i], 16}, .scope = c->parents[0], .tokens = {c->tokens, (1 + i) * c->chunk});
+        moves_rest(m);
+    }
+    assert_true(moves_heard(m, QR_ROLE_facts, QR_MESSAGE_holds_read, &answer));
+    moves_say(m, QR_ROLE_facts, QR_ROLE_storage, QR_MESSAGE_holds_found, &(qr_holds_found_t){0});
+    moves_rest(m);
+    qr_chunk_victims_named_t named = victims(m, c->bytes);
+    assert_int_equal(named.groups.count, 1);
+    assert_names(c, &named, 0, 2);
+    assert_int_equal(victims(m, 2 * c->bytes).groups.count, 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 /* Whoever was told names may never drop them: no file is kept from leaving by that. */
 static void test_names_that_were_not_dropped_are_named_again(void **state)
 {
@@ -1323,6 +1431,9 @@ int main(void)
         cmocka_unit_test(test_concurrent_moves_mix_nothing_up),
         cmocka_unit_test(test_more_than_the_windows_is_busy),
         cmocka_unit_test(test_room_is_made_by_value),
+        cmocka_unit_test(test_held_chunks_do_not_leave),
+        cmocka_unit_test(test_holds_fit_the_bound),
+        cmocka_unit_test(test_holds_are_asked_at_the_start),
         cmocka_unit_test(test_names_that_were_not_dropped_are_named_again),
         cmocka_unit_test(test_old_fame_fades),
         cmocka_unit_test(test_a_file_that_never_fits),

@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import tempfile
+import threading
 import time
 import unittest
 
@@ -73,6 +74,75 @@ class Continuations(unittest.TestCase):
             self.assertEqual(ids[: len(state["token_ids"])], state["token_ids"])
             plain = self.ask(server, ids[: after["usage"]["prompt_tokens"]], path="/v1/completions")
             self.assertEqual(plain["choices"][0]["token_ids"], after["choices"][0]["token_ids"])
+
+    def test_a_save_writes_what_was_not_worth_it(self):
+        first = [{"role": "user", "content": LONG}]
+        with self.serve("--recompute-row-ns", 0) as server:  # nothing is ever worth its capture
+            answer = self.ask(server, first)
+            self.assertEqual(server.metrics()["quire_captured_rows_total"], 0)
+            saved = self.call(server, "POST", "", {"response": answer["id"]})
+            full = (saved["tokens"] - 1) // CHUNK * CHUNK
+            self.assertEqual((saved["durable"], saved["durable_tokens"]), (True, full))
+            self.assertNotIn("durable_reason", saved)
+            self.assertEqual(server.metrics()["quire_captured_rows_total"], full)
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait()
+        with self.serve("--recompute-row-ns", 0) as server:
+            then = first + self.turn(answer, "And another?")
+            after = self.ask(server, then, continuation=saved["id"])
+            self.assertGreaterEqual(after["usage"]["prompt_tokens_details"]["cached_tokens"], full)
+
+    def test_a_save_says_what_it_could_not_keep(self):
+        with self.serve("--recompute-row-ns", 0) as server:
+            answer = self.ask(server, [{"role": "user", "content": LONG}])
+            server.request("POST", "/admin/cache/drop", {})
+            saved = self.call(server, "POST", "", {"response": answer["id"]})
+            self.assertEqual((saved["durable"], saved["durable_tokens"]), (False, 0))
+            self.assertIn("computed again", saved["durable_reason"])
+            short = self.ask(server, "Once", path="/v1/completions", max_tokens=1)
+            saved = self.call(server, "POST", "", {"response": short["id"]})
+            self.assertEqual((saved["durable"], saved["durable_tokens"]), (True, 0))
+
+    def test_pinned_chunks_stay(self):
+        # 33 chunks of 728 KiB fit; one conversation has about 8.
+        options = ("--store-bytes", 24 << 20, "--recompute-row-ns", 1000000000)
+        first = [{"role": "user", "content": LONG}]
+        with self.serve(*options) as server:
+            answer = self.ask(server, first)
+            saved = self.call(server, "POST", "", {"response": answer["id"], "pin": True})
+            self.assertTrue(saved["durable"], saved)
+            held = server.metrics()["quire_store_held_bytes"]
+            self.assertGreater(held, 0)
+            more, refused = answer, 0  # pins beyond the bound are refused and leave nothing
+            for i in range(40):
+                more = self.ask(server, [{"role": "user", "content": f"{i} {LONG}"}], max_tokens=1)
+                code, text, _ = server.request("POST", "/v1/continuations", {"response": more["id"], "pin": True})
+                if code == 507:
+                    break
+                self.assertEqual(code, 200, text)
+                self.call(server, "DELETE", "/" + json.loads(text)["id"]) if i % 2 else None
+            self.assertEqual(code, 507)
+            self.assertIn("pin", json.loads(text)["error"]["param"])
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait()
+        with self.serve(*options) as server:
+            for one in self.call(server, "GET", "")["data"]:
+                if one["id"] != saved["id"]:
+                    self.call(server, "DELETE", "/" + one["id"])
+            deadline = time.monotonic() + 60
+            while server.metrics()["quire_store_held_bytes"] != held:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+            i = 0
+            while server.metrics()["quire_store_evictions_total"] < 30 and i < 60:
+                i += 1
+                self.ask(server, [{"role": "user", "content": f"{i} again {LONG}"}], max_tokens=1)
+            self.assertGreaterEqual(server.metrics()["quire_store_evictions_total"], 30)
+            server.request("POST", "/admin/cache/drop", {})
+            after = self.ask(server, first + self.turn(answer, "And another?"), continuation=saved["id"])
+            self.assertGreaterEqual(after["usage"]["prompt_tokens_details"]["cached_tokens"], saved["durable_tokens"])
+            self.call(server, "DELETE", "/" + saved["id"])
+            self.assertEqual(server.metrics()["quire_store_held_bytes"], 0)
 
     def test_openai_client(self):
         with self.serve() as server:
@@ -181,6 +251,31 @@ class Continuations(unittest.TestCase):
             self.assertEqual(self.call(server, "GET", "", headers=keys["bob"])["data"], [])
             self.ask(server, then, path="/v1/completions", continuation=saved["id"], headers=keys["alice"])
             self.assertEqual(len(self.call(server, "GET", "", headers=keys["alice"])["data"]), 1)
+
+    def test_a_tenants_bytes_hold_under_concurrency(self):
+        made = run("keys", "--bearer", "alice")
+        path = os.path.join(self.folder.name, "keys.conf")
+        key = {"Authorization": "Bearer " + made.stderr.split()[-1]}
+        bytes_most = int(3.5 * 32 * 23044)  # of SmolLM2-135M a row takes 23,040 bytes, its token id 4
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("version = 1\n" + made.stdout.replace("    key =", f"    bytes = {bytes_most}\n    key ="))
+        with self.serve("--keys", path) as server:
+            answer = self.ask(server, list(range(1000, 1020)), path="/v1/completions", headers=key, ignore_eos=True)
+            codes = []
+
+            def save():
+                codes.append(server.request("POST", "/v1/continuations", {"response": answer["id"]}, key)[0])
+            threads = [threading.Thread(target=save) for _ in range(12)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual(sorted(codes), [200] * 3 + [429] * 9)
+            mine = self.call(server, "GET", "", headers=key)["data"]
+            self.assertEqual(len(mine), 3)
+            self.call(server, "POST", f"/{mine[0]['id']}/fork", {}, 429, key)
+            self.call(server, "DELETE", "/" + mine[0]["id"], headers=key)
+            self.call(server, "POST", f"/{mine[1]['id']}/fork", {}, headers=key)
 
     def test_damage_is_said_and_never_answered(self):
         with self.serve() as server:

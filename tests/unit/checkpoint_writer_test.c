@@ -92,6 +92,16 @@ static void capture(uint64_t id, uint32_t start, uint32_t rows)
     root_of(id, body.scope.bytes);
     stand_say(stand, page_manager(), QR_MESSAGE_capture, &body);
 }
+static uint64_t facts(void) { return qr_address(NODE, 0, QR_ROLE_facts, 0); }
+/* A save wants these rows. */
+static void want(uint64_t id, uint32_t rows)
+{
+    uint32_t tokens[TOKENS_MAX];
+    for (uint32_t i = 0; i < rows; i++) tokens[i] = token(id, i);
+    qr_capture_t body = {.capture_id = id, .tokens = {tokens, rows}, .wanted = 1};
+    root_of(id, body.scope.bytes);
+    stand_say(stand, facts(), QR_MESSAGE_capture, &body);
+}
 static void found(uint32_t depth) { SAY(stand, storage(), chunk_found, .key = HEARD(stand, chunk_find)->key, .depth = depth); }
 /* Pages of the chunk at row `start` in every group: block b of group g is page 100 * g + b + 1. Group `gone` lacks its first block. */
 static void pinned_without(uint64_t key, uint64_t lease, uint32_t start, uint32_t gone)
@@ -353,6 +363,43 @@ static void test_what_costs_more_than_it_saves_is_skipped(void **unused)
     found(0);
     expect_captured(3, QR_E_WORTHLESS, 0);
     assert_int_equal(metric(METRIC_captures_worthless_total), 2);
+}
+
+static void test_what_is_wanted_is_not_judged(void **unused)
+{
+    (void)unused;
+    given->params.reuse_permille = 0;
+    want(1, 8);
+    found(0);
+    assert_int_equal(HEARD_COUNT(stand, captured), 0);
+    written(to_write(0), 1);
+    committed(1);
+    expect_captured(1, 0, 8);
+    assert_int_equal(stand->messages[0].to, facts());
+}
+
+static void test_what_is_wanted_goes_first_and_has_places_of_its_own(void **unused)
+{
+    (void)unused;
+    for (uint64_t id = 1; id <= 8; id++) capture(id, 0, 8); /* 1 is under way, the others wait: no place is left */
+    for (uint64_t id = 101; id <= 100 + QR_CONTINUATION_ASKS; id++) {
+        want(id, 8);
+        assert_int_equal(HEARD_COUNT(stand, captured), 0);
+    }
+    want(99, 8);
+    expect_captured(99, QR_E_BUSY, 0);
+    capture(98, 0, 8);
+    expect_captured(98, QR_E_BUSY, 0);
+    SAY(stand, storage(), chunk_found, .key = qr_handle(0, 1), .depth = 1);
+    expect_captured(1, 0, 8);
+    for (uint64_t id = 101; id <= 100 + QR_CONTINUATION_ASKS; id++) {
+        found(1);
+        expect_captured(id, 0, 8);
+    }
+    for (uint64_t id = 2; id <= 8; id++) {
+        found(1);
+        expect_captured(id, 0, 8);
+    }
 }
 
 static void test_pages_that_are_gone_end_it(void **unused)
@@ -1395,6 +1442,8 @@ int main(void)
         TEST(test_PI_05_a_partial_chunk_and_other_refusals),
         TEST(test_captures_are_served_in_order),
         TEST(test_what_costs_more_than_it_saves_is_skipped),
+        TEST(test_what_is_wanted_is_not_judged),
+        TEST(test_what_is_wanted_goes_first_and_has_places_of_its_own),
         TEST(test_pages_that_are_gone_end_it),
         TEST_TWO(test_a_window_that_moved_on_ends_it),
         TEST(test_pins_that_do_not_add_up_are_given_back),
