@@ -1,20 +1,28 @@
 """Continuations: a response is saved, outlives a kill, is resumed to the token, forked, listed, dropped; each tenant sees its own."""
 import json
 import os
+import random
 import signal
+import subprocess
 import tempfile
 import threading
 import time
 import unittest
 
 from openai import APIStatusError, OpenAI
-from quire_program import Server, run
+from quire_program import BUILD, Server, run
 
 CHUNK = 32
 LONG = "Here is a list of the things in the harbour: " + ", ".join(f"boat number {i}" for i in range(40)) + ". Name one of them."
 
 
-class Continuations(unittest.TestCase):
+def ids(seed, count=300):
+    """Token ids of the tiny model that share nothing with those of another seed."""
+    draw = random.Random(seed)
+    return [draw.randrange(3, 259) for _ in range(count)]
+
+
+class Base(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.store = os.path.join(self.folder.name, "store")
@@ -39,9 +47,15 @@ class Continuations(unittest.TestCase):
         self.assertEqual(code, status, answer)
         return answer
 
+    def kill(self, server):
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+
     def turn(self, answer, question):
         return [{"role": "assistant", "content": answer["choices"][0]["message"]["content"]}, {"role": "user", "content": question}]
 
+
+class Continuations(Base):
     def test_saved_killed_and_resumed_to_the_token(self):
         first = [{"role": "user", "content": LONG}]
         server = self.serve("--recompute-row-ns", 1000000000)  # however slow the disk, its chunks are worth it
@@ -74,75 +88,6 @@ class Continuations(unittest.TestCase):
             self.assertEqual(ids[: len(state["token_ids"])], state["token_ids"])
             plain = self.ask(server, ids[: after["usage"]["prompt_tokens"]], path="/v1/completions")
             self.assertEqual(plain["choices"][0]["token_ids"], after["choices"][0]["token_ids"])
-
-    def test_a_save_writes_what_was_not_worth_it(self):
-        first = [{"role": "user", "content": LONG}]
-        with self.serve("--recompute-row-ns", 0) as server:  # nothing is ever worth its capture
-            answer = self.ask(server, first)
-            self.assertEqual(server.metrics()["quire_captured_rows_total"], 0)
-            saved = self.call(server, "POST", "", {"response": answer["id"]})
-            full = (saved["tokens"] - 1) // CHUNK * CHUNK
-            self.assertEqual((saved["durable"], saved["durable_tokens"]), (True, full))
-            self.assertNotIn("durable_reason", saved)
-            self.assertEqual(server.metrics()["quire_captured_rows_total"], full)
-            server.process.send_signal(signal.SIGKILL)
-            server.process.wait()
-        with self.serve("--recompute-row-ns", 0) as server:
-            then = first + self.turn(answer, "And another?")
-            after = self.ask(server, then, continuation=saved["id"])
-            self.assertGreaterEqual(after["usage"]["prompt_tokens_details"]["cached_tokens"], full)
-
-    def test_a_save_says_what_it_could_not_keep(self):
-        with self.serve("--recompute-row-ns", 0) as server:
-            answer = self.ask(server, [{"role": "user", "content": LONG}])
-            server.request("POST", "/admin/cache/drop", {})
-            saved = self.call(server, "POST", "", {"response": answer["id"]})
-            self.assertEqual((saved["durable"], saved["durable_tokens"]), (False, 0))
-            self.assertIn("computed again", saved["durable_reason"])
-            short = self.ask(server, "Once", path="/v1/completions", max_tokens=1)
-            saved = self.call(server, "POST", "", {"response": short["id"]})
-            self.assertEqual((saved["durable"], saved["durable_tokens"]), (True, 0))
-
-    def test_pinned_chunks_stay(self):
-        # 33 chunks of 728 KiB fit; one conversation has about 8.
-        options = ("--store-bytes", 24 << 20, "--recompute-row-ns", 1000000000)
-        first = [{"role": "user", "content": LONG}]
-        with self.serve(*options) as server:
-            answer = self.ask(server, first)
-            saved = self.call(server, "POST", "", {"response": answer["id"], "pin": True})
-            self.assertTrue(saved["durable"], saved)
-            held = server.metrics()["quire_store_held_bytes"]
-            self.assertGreater(held, 0)
-            more, refused = answer, 0  # pins beyond the bound are refused and leave nothing
-            for i in range(40):
-                more = self.ask(server, [{"role": "user", "content": f"{i} {LONG}"}], max_tokens=1)
-                code, text, _ = server.request("POST", "/v1/continuations", {"response": more["id"], "pin": True})
-                if code == 507:
-                    break
-                self.assertEqual(code, 200, text)
-                self.call(server, "DELETE", "/" + json.loads(text)["id"]) if i % 2 else None
-            self.assertEqual(code, 507)
-            self.assertIn("pin", json.loads(text)["error"]["param"])
-            server.process.send_signal(signal.SIGKILL)
-            server.process.wait()
-        with self.serve(*options) as server:
-            for one in self.call(server, "GET", "")["data"]:
-                if one["id"] != saved["id"]:
-                    self.call(server, "DELETE", "/" + one["id"])
-            deadline = time.monotonic() + 60
-            while server.metrics()["quire_store_held_bytes"] != held:
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.05)
-            i = 0
-            while server.metrics()["quire_store_evictions_total"] < 30 and i < 60:
-                i += 1
-                self.ask(server, [{"role": "user", "content": f"{i} again {LONG}"}], max_tokens=1)
-            self.assertGreaterEqual(server.metrics()["quire_store_evictions_total"], 30)
-            server.request("POST", "/admin/cache/drop", {})
-            after = self.ask(server, first + self.turn(answer, "And another?"), continuation=saved["id"])
-            self.assertGreaterEqual(after["usage"]["prompt_tokens_details"]["cached_tokens"], saved["durable_tokens"])
-            self.call(server, "DELETE", "/" + saved["id"])
-            self.assertEqual(server.metrics()["quire_store_held_bytes"], 0)
 
     def test_openai_client(self):
         with self.serve() as server:
@@ -252,31 +197,6 @@ class Continuations(unittest.TestCase):
             self.ask(server, then, path="/v1/completions", continuation=saved["id"], headers=keys["alice"])
             self.assertEqual(len(self.call(server, "GET", "", headers=keys["alice"])["data"]), 1)
 
-    def test_a_tenants_bytes_hold_under_concurrency(self):
-        made = run("keys", "--bearer", "alice")
-        path = os.path.join(self.folder.name, "keys.conf")
-        key = {"Authorization": "Bearer " + made.stderr.split()[-1]}
-        bytes_most = int(3.5 * 32 * 23044)  # of SmolLM2-135M a row takes 23,040 bytes, its token id 4
-        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
-            f.write("version = 1\n" + made.stdout.replace("    key =", f"    bytes = {bytes_most}\n    key ="))
-        with self.serve("--keys", path) as server:
-            answer = self.ask(server, list(range(1000, 1020)), path="/v1/completions", headers=key, ignore_eos=True)
-            codes = []
-
-            def save():
-                codes.append(server.request("POST", "/v1/continuations", {"response": answer["id"]}, key)[0])
-            threads = [threading.Thread(target=save) for _ in range(12)]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
-            self.assertEqual(sorted(codes), [200] * 3 + [429] * 9)
-            mine = self.call(server, "GET", "", headers=key)["data"]
-            self.assertEqual(len(mine), 3)
-            self.call(server, "POST", f"/{mine[0]['id']}/fork", {}, 429, key)
-            self.call(server, "DELETE", "/" + mine[0]["id"], headers=key)
-            self.call(server, "POST", f"/{mine[1]['id']}/fork", {}, headers=key)
-
     def test_damage_is_said_and_never_answered(self):
         with self.serve() as server:
             answer = self.ask(server, "Once", path="/v1/completions")
@@ -318,6 +238,115 @@ class Continuations(unittest.TestCase):
             answer = self.ask(server, "Once", path="/v1/completions")
             self.assertEqual(self.call(server, "POST", "", {"response": answer["id"]}, 400)["error"]["code"], "unsupported")
             self.call(server, "GET", "", status=400)
+
+
+class Stored(Base):
+    """What the store keeps of continuations, on a seeded tiny model and token ids. Nothing is ever worth its capture by itself."""
+
+    CHUNKS = 9  # full ones of 300 and 6 tokens
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.model = os.path.join(cls.scratch.name, "tiny.gguf")
+        subprocess.run([os.path.join(BUILD, "tool_tiny_model"), cls.model, "8"], check=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def serve(self, *options):
+        return Server("--store", self.store, "--chunk-tokens", CHUNK, "--recompute-row-ns", 0, *options, model=self.model)
+
+    def draw(self, server, prompt, headers=None):
+        return self.ask(server, prompt, path="/v1/completions", headers=headers, max_tokens=6, ignore_eos=True)
+
+    def cached_of(self, server, saved):
+        """Rows that a resume of a saved continuation finds, when nothing is left in memory."""
+        server.request("POST", "/admin/cache/drop", {})
+        prompt = self.call(server, "GET", "/" + saved["id"])["token_ids"] + [7]
+        answer = self.ask(server, prompt, path="/v1/completions", continuation=saved["id"], max_tokens=1)
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def test_a_save_writes_what_was_not_worth_it(self):
+        with self.serve() as server:
+            answer = self.draw(server, ids(1))
+            self.assertEqual(server.metrics()["quire_captured_rows_total"], 0)
+            saved = self.call(server, "POST", "", {"response": answer["id"]})
+            self.assertEqual((saved["durable"], saved["durable_tokens"]), (True, CHUNK * self.CHUNKS))
+            self.assertNotIn("durable_reason", saved)
+            self.kill(server)
+        with self.serve() as server:
+            self.assertGreaterEqual(self.cached_of(server, saved), CHUNK * self.CHUNKS)
+
+    def test_a_save_says_what_it_could_not_keep(self):
+        with self.serve() as server:
+            answer = self.draw(server, ids(1))
+            self.assertEqual(server.request("POST", "/admin/cache/drop", {})[0], 200)
+            saved = self.call(server, "POST", "", {"response": answer["id"]})
+            self.assertEqual((saved["durable"], saved["durable_tokens"]), (False, 0))
+            self.assertIn("computed again", saved["durable_reason"])
+            short = self.draw(server, ids(2, 20))
+            saved = self.call(server, "POST", "", {"response": short["id"]})  # no full chunk: nothing is missing
+            self.assertEqual((saved["durable"], saved["durable_tokens"]), (True, 0))
+
+    def test_pinned_chunks_stay(self):
+        room = ("--store-files", 32, "--continuations-max", 100)
+        with self.serve(*room) as server:
+            pinned = self.call(server, "POST", "", {"response": self.draw(server, ids(1))["id"], "pin": True})
+            self.assertEqual((pinned["durable"], pinned["durable_tokens"]), (True, CHUNK * self.CHUNKS))
+            held = server.metrics()["quire_store_held_bytes"]
+            for seed in (2, 3):
+                more = self.call(server, "POST", "", {"response": self.draw(server, ids(seed))["id"], "pin": True})
+            last = self.draw(server, ids(4))["id"]
+            refused = self.call(server, "POST", "", {"response": last, "pin": True}, 507)  # 27 of 32 are held
+            self.assertEqual((refused["error"]["code"], refused["error"]["param"]), ("no_space", "pin"))
+            self.assertEqual(len(self.call(server, "GET", "")["data"]), 3)
+            self.call(server, "POST", f"/{pinned['id']}/fork", {"pin": True})  # shares every chunk
+            self.call(server, "DELETE", "/" + more["id"])
+            self.call(server, "POST", "", {"response": last, "pin": True})
+            self.assertEqual(server.metrics()["quire_store_held_bytes"], 3 * held)
+            self.kill(server)
+        with self.serve(*room) as server:
+            self.assertEqual(server.settle("quire_store_held_bytes", 3 * held, 60)["quire_store_held_bytes"], 3 * held)
+            for one in self.call(server, "GET", "")["data"]:
+                if one["id"] != pinned["id"]:
+                    self.call(server, "DELETE", "/" + one["id"])
+            self.assertEqual(server.metrics()["quire_store_held_bytes"], held)
+            for seed in range(10, 16):  # twice what the store has besides
+                self.call(server, "POST", "", {"response": self.draw(server, ids(seed))["id"]})
+            self.assertGreaterEqual(server.metrics()["quire_store_evictions_total"], 3 * self.CHUNKS)
+            self.assertGreaterEqual(self.cached_of(server, pinned), CHUNK * self.CHUNKS)
+            self.call(server, "DELETE", "/" + pinned["id"])
+            self.assertEqual(server.metrics()["quire_store_held_bytes"], 0)
+
+    def test_a_tenants_bytes_hold_under_concurrency(self):
+        made = run("keys", "--bearer", "alice")
+        path = os.path.join(self.folder.name, "keys.conf")
+        key = {"Authorization": "Bearer " + made.stderr.split()[-1]}
+        with self.serve() as server:
+            one = self.call(server, "POST", "", {"response": self.draw(server, ids(1))["id"]})
+            m = server.metrics()
+            bytes_of_one = one["tokens"] * (m["quire_download_bytes_total"] / m["quire_captured_rows_total"] + 4)
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("version = 1\n" + made.stdout.replace("    key =", f"    bytes = {int(3.5 * bytes_of_one)}\n    key ="))
+        with self.serve("--keys", path) as server:
+            answer, codes = self.draw(server, ids(1), key), []
+
+            def save():
+                codes.append(server.request("POST", "/v1/continuations", {"response": answer["id"]}, key)[0])
+
+            threads = [threading.Thread(target=save) for _ in range(12)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual(sorted(codes), [200] * 3 + [429] * 9)
+            mine = self.call(server, "GET", "", headers=key)["data"]
+            self.assertEqual(len(mine), 3)
+            self.call(server, "POST", f"/{mine[0]['id']}/fork", {}, 429, key)
+            self.call(server, "DELETE", "/" + mine[0]["id"], headers=key)
+            self.call(server, "POST", f"/{mine[1]['id']}/fork", {}, headers=key)
 
 
 if __name__ == "__main__":
