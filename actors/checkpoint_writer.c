@@ -753,8 +753,7 @@ static uint32_t tokens_max(const qr_given_t *given)
 
 static uint64_t checkpoint_writer_bytes(const qr_given_t *given)
 {
-    return sizeof(checkpoint_writer_t) + 32ull * (tokens_max(given) / given->layout.chunk_tokens) +
-           4ull * PLACES * tokens_max(given);
+    return sizeof(checkpoint_writer_t) + 32ull * (tokens_max(given) / given->layout.chunk_tokens) + 4ull * PLACES * tokens_max(given);
 }
 
 static void checkpoint_writer_init(void *block, const qr_given_t *given, uint64_t address)

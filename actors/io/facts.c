@@ -467,7 +467,8 @@ static const qr_continuation_head_t *next_pinned(const facts_actor_t *self, qr_b
     uint32_t at = 0, behind = 0;
     while (after.count == QR_CONTINUATION_ID_BYTES && (h = qr_continuations_next(self->continuations, NULL, now_us, &at)))
         if (!memcmp(h->id, after.data, sizeof h->id)) behind = at;
-    while ((h = qr_continuations_next(self->continuations, NULL, now_us, &behind)) && !h->pin) {}
+    while ((h = qr_continuations_next(self->continuations, NULL, now_us, &behind)) && !h->pin) {
+    }
     return h;
 }
 
@@ -667,10 +668,12 @@ static void print(const void *block, const qr_given_t *given, qr_text_t *text)
     const struct {
         const char *name;
         uint64_t value;
-    } numbers[] = {{"facts: appends ", self->appends}, {", failed ", self->appends_failed},     {", reads ", self->reads},
-                   {", failed ", self->reads_failed},  {", questions ", self->queries},         {", refused ", self->queries_refused},
-                   {", rebuilt ", self->rebuilt},      {", continuations saved ", self->saves}, {", failed ", self->saves_failed},
-                   {", not all durable ", self->saves_short}, {", read ", self->resumes}};
+    } numbers[] = {{"facts: appends ", self->appends}, {", failed ", self->appends_failed},
+                   {", reads ", self->reads},          {", failed ", self->reads_failed},
+                   {", questions ", self->queries},    {", refused ", self->queries_refused},
+                   {", rebuilt ", self->rebuilt},      {", continuations saved ", self->saves},
+                   {", failed ", self->saves_failed},  {", not all durable ", self->saves_short},
+                   {", read ", self->resumes}};
     for (size_t i = 0; i < QR_COUNT(numbers); i++) {
         qr_text_put(text, numbers[i].name);
         qr_text_put_u64(text, numbers[i].value);

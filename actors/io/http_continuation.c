@@ -153,8 +153,7 @@ void qr_http_put_continuation(qr_http_buffer_t *out, const qr_http_continuation_
     if (v->saved) {
         qr_http_put(out, v->short_reason ? ",\"durable\":false,\"durable_tokens\":" : ",\"durable\":true,\"durable_tokens\":");
         qr_http_put_u64(out, v->durable_tokens);
-        if (v->short_reason)
-            put_name(out, ",\"durable_reason\":", (qr_bytes_t){(const uint8_t *)v->short_reason, strlen(v->short_reason)});
+        if (v->short_reason) put_name(out, ",\"durable_reason\":", (qr_bytes_t){(const uint8_t *)v->short_reason, strlen(v->short_reason)});
     }
     if (v->with_state) {
         qr_http_put(out, ",\"text\":\"");

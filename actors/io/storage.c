@@ -316,7 +316,8 @@ static void on_chunk_victims(storage_t *self, const qr_message_t *message, qr_ou
     uint64_t sizes[QR_CAPTURE_DROPS];
     uint64_t bytes = qr_max_u64(ask->bytes, 1);
     int status = self->holds_known ? qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count) : -QR_E_BUSY;
-    if (status && self->holds_known && !QR_MUTANT(652)) { /* some that were named may not have been dropped: their asker gave up, or wants them itself */
+    if (status && self->holds_known &&
+        !QR_MUTANT(652)) { /* some that were named may not have been dropped: their asker gave up, or wants them itself */
         names_take_back(self);
         status = qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count);
     }

@@ -253,8 +253,8 @@ static inline void moves_spoil(void *context, qr_hash_t content, bool remove_it)
 /* Boots the actors (again): the store is opened anew, what was in memory is gone. */
 static inline void moves_boot(moves_t *m, uint64_t seed)
 {
-    static const uint8_t partners[] = {QR_ROLE_scheduler,    QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer,
-                                       QR_ROLE_page_manager, QR_ROLE_mesh,             QR_ROLE_facts};
+    static const uint8_t partners[] = {
+        QR_ROLE_scheduler, QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer, QR_ROLE_page_manager, QR_ROLE_mesh, QR_ROLE_facts};
     const uint64_t facts = at_role(QR_ROLE_facts);
     qr_message_t answer;
     pump_init(&m->pump, m->given, seed);
