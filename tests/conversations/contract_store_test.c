@@ -6,6 +6,7 @@
 #include "transport/sim/transfer.h"
 
 #include "tests/conversations/chunk_conversation.h"
+#include "tests/conversations/spill_conversation.h"
 
 enum { PAGE = 8, CHUNK = 16, PAGES = 64, GROUPS = 2, LATE = 8, LONG_US = 10000000 };
 #define NODE 0
@@ -47,7 +48,9 @@ static uint16_t answer_of(uint16_t ask)
         {QR_MESSAGE_chunk_find, QR_MESSAGE_chunk_found},        {QR_MESSAGE_chunk_lease, QR_MESSAGE_chunk_leased},
         {QR_MESSAGE_chunk_release, QR_MESSAGE_chunk_released},  {QR_MESSAGE_chunk_write, QR_MESSAGE_chunk_written},
         {QR_MESSAGE_chunk_drop, QR_MESSAGE_chunk_dropped},      {QR_MESSAGE_page_upload, QR_MESSAGE_page_uploaded},
-        {QR_MESSAGE_page_download, QR_MESSAGE_page_downloaded}, {QR_MESSAGE_fence, QR_MESSAGE_fenced}};
+        {QR_MESSAGE_page_download, QR_MESSAGE_page_downloaded}, {QR_MESSAGE_fence, QR_MESSAGE_fenced},
+        {QR_MESSAGE_page_spill, QR_MESSAGE_page_spilled},       {QR_MESSAGE_page_unspill, QR_MESSAGE_page_unspilled},
+        {QR_MESSAGE_spill_drop, QR_MESSAGE_spill_dropped}};
     for (size_t i = 0; i < QR_COUNT(pairs); i++)
         if (pairs[i][0] == ask) return pairs[i][1];
     fail_msg("no answer to message %u", ask);
@@ -116,6 +119,7 @@ static void spoil(void *context, qr_hash_t content, bool removes)
 static void test_the_fakes_hold_the_conversation(void **state)
 {
     (void)state;
+    qr_sim_spills_t spills = {.row_ns = 1000};
     const qr_sim_store_work_t work = {.bytes_max = 1 << 20, .write_us = 100, .move_ns = 1000, .slots = 2};
     fakes_t *f = calloc(1, sizeof *f);
     qr_prng_t prng;
@@ -123,6 +127,9 @@ static void test_the_fakes_hold_the_conversation(void **state)
     f->given->layout = (qr_layout_t){.group_count = GROUPS, .page_tokens = PAGE, .chunk_tokens = CHUNK, .context_tokens = 128};
     for (uint32_t g = 0; g < GROUPS; g++) f->given->layout.groups[g] = (qr_group_t){.pages = PAGES, .row_bytes = 8};
     f->given->params.max_lanes = 2;
+    f->given->params.over_commit = 1;
+    f->given->params.spill_bytes = SPILL_BLOCKS * GROUPS * PAGE * 8 + 100;
+    f->mine.spills = &spills;
     f->given->decoder = (struct qr_decoder *)&f->mine;
     f->mine.store = qr_sim_store_new(&work, f->given, 1);
     f->executor = stand_new(&qr_sim_executor_class, f->given, qr_address(1, 1, QR_ROLE_executor, 0));
@@ -136,6 +143,10 @@ static void test_the_fakes_hold_the_conversation(void **state)
     chunk_world_t world = {.context = f, .given = f->given, .ask = ask, .late = late, .fill = fill, .holds = holds, .spoil = spoil};
     for (uint32_t g = 0; g < GROUPS; g++) world.payload_chunk_bytes[g] = 64 + 8 * CHUNK;
     chunk_conversation_run(&world);
+    spill_world_t kept = {.context = f, .page_tokens = PAGE, .groups = GROUPS, .ask = ask, .fill = fill, .holds = holds};
+    for (uint32_t i = 0; i < SPILL_BLOCKS; i++) kept.out[i] = qr_handle(i, 9), kept.in[i] = qr_handle(PAGES - 1 - i, 9);
+    spill_conversation_run(&kept);
+    assert_int_equal(spills.dropped, 1);
     stand_destroy(f->storage);
     stand_destroy(f->transfer);
     stand_destroy(f->executor);

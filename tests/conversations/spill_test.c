@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/conversations/moves.h"
+#include "tests/conversations/spill_conversation.h"
 
 enum {
 #define METRIC(name, number, kind, help) ID_##name = number,
@@ -310,9 +311,24 @@ static void test_nothing_is_kept_where_nobody_is_preempted(void **state)
     moves_destroy(p.m);
 }
 
+/* The simulated transfer holds the same (contract_store_test.c). */
+static void test_the_conversation(void **state)
+{
+    (void)state;
+    place_t p = place_new(SPILL_BLOCKS);
+    spill_world_t world = {
+        .context = p.m, .page_tokens = PAGE, .groups = 1, .ask = moves_ask, .fill = moves_fill, .holds = moves_holds};
+    memcpy(world.out, p.out, sizeof world.out);
+    memcpy(world.in, p.in, sizeof world.in);
+    spill_conversation_run(&world);
+    assert_int_equal(metric(p.m, ID_spill_bytes), 0);
+    moves_destroy(p.m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_conversation),
         cmocka_unit_test(test_rows_come_back_bit_for_bit),
         cmocka_unit_test(test_room_is_bounded),
         cmocka_unit_test(test_a_flipped_bit_is_seen),

@@ -19,6 +19,14 @@ typedef struct qr_sim_cost {
     uint64_t base_us, row_ns, lane_us;
 } qr_sim_cost_t;
 
+/* Moves of rows that preempted requests leave in transfer (transfer.h): what they cost, how many fail, what came of them. */
+typedef struct qr_sim_spills {
+    uint64_t row_ns;      /* most of one row moved */
+    uint32_t fail_one_in; /* 0: none */
+    uint32_t unused;
+    uint64_t spilled, refused, unspilled, unspills_failed, dropped; /* counts */
+} qr_sim_spills_t;
+
 /* What given->decoder points at in a simulated world. */
 typedef struct qr_sim_world_given {
     qr_sim_cost_t cost;
@@ -26,6 +34,7 @@ typedef struct qr_sim_world_given {
     struct qr_sim_catalog *catalog; /* catalog.h; NULL: there is none */
     struct qr_sim_judge *judge;     /* judge.h; NULL: nobody judges */
     struct qr_sim_store *store;     /* storage.h; NULL: there is none */
+    qr_sim_spills_t *spills;        /* NULL: transfer keeps no rows of preempted requests */
     void *executor;                 /* NULL, or the device's state for transfer where no world runs (contract tests) */
 } qr_sim_world_given_t;
 static inline const qr_sim_world_given_t *qr_sim_given(const qr_given_t *given)

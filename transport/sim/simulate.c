@@ -229,6 +229,9 @@ static void draw_over_commit(qr_sim_plan_t *plan, qr_prng_t *prng, bool mixed)
     plan->lanes = qr_max_u32(plan->lanes, 3);
     plan->request_timeout_ms = PATIENCE_MOST_MS; /* small pools are slow; who starves still shows */
     plan->workload.answer_most = qr_max_u32(plan->workload.answer_most, between(prng, 30, 200));
+    plan->spill_pages = qr_prng_one_in(prng, 4) ? 0 : qr_prng_one_in(prng, 3) ? between(prng, 1, 6) : 4096;
+    plan->spill_fail_one_in = qr_prng_one_in(prng, 4) ? between(prng, 2, 10) : 0;
+    plan->spill_row_ns = plan->cost.row_ns / between(prng, 1, 20) + 1;
 }
 
 /* Drawn by a generator of its own, so that the rest of a plan is the same with and without a catalog. */
@@ -428,7 +431,7 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
         given->params.captures = QR_CAPTURES_MAX;
     }
     given->params.over_commit = plan->over_commit;
-    given->params.spill_bytes = 0; /* the fake transfer keeps no rows of preempted requests yet: they are computed again */
+    given->params.spill_bytes = plan->over_commit ? (uint64_t)plan->spill_pages * plan->page_tokens * 8 : 0;
     if (plan->over_commit) {
         given->params.tranche_tokens = plan->tranche_tokens;
         given->params.preempt_quantum = plan->preempt_quantum;
@@ -530,15 +533,18 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
     if (!qr_world_run(world, qr_world_now_us(world) + SETTLE_US, NULL, NULL)) return;
     if (!qr_world_is_quiet(world, text, sizeof text)) fail(result, text);
     if (stage->store && !qr_sim_store_is_quiet(stage->store, world, text, sizeof text)) fail(result, text);
+    for (uint32_t n = 0; n < nodes_of(stage->plan); n++)
+        for (uint32_t d = 1; d <= qr_world_devices(world, n); d++)
+            if (!qr_sim_moves_are_quiet(world, n, d, text, sizeof text)) fail(result, text);
 }
 
-/* Every message: the judge, and with a store those who know what may be moved. */
+/* Every message: the judge, and where rows move those who know what may be moved. */
 static void see(const qr_given_t *given, uint64_t actor, const qr_message_t *message, uint64_t now_us)
 {
     qr_sim_judge_see(given, actor, message, now_us);
-    if (!qr_sim_given(given)->store) return;
-    qr_sim_catalog_watch(qr_sim_given(given)->catalog, message, message->from == actor);
-    if (message->from == actor) qr_sim_moves_watch(given, message);
+    const qr_sim_world_given_t *mine = qr_sim_given(given);
+    if (mine->store) qr_sim_catalog_watch(mine->catalog, message, message->from == actor);
+    if ((mine->store || mine->spills) && message->from == actor) qr_sim_moves_watch(given, message);
 }
 
 bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FILE *trace, FILE *tell)
@@ -556,7 +562,11 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
     stage.catalog = has_catalog ? qr_sim_catalog_new(&plan->catalog, givens, nodes_of(plan)) : NULL;
     bool has_store = has_catalog && plan->store.bytes_max > 0;
     stage.store = has_store ? qr_sim_store_new(&plan->store, givens, nodes_of(plan)) : NULL;
-    for (uint32_t n = 0; n < plan->node_count; n++) mine[n].catalog = stage.catalog, mine[n].store = stage.store;
+    qr_sim_spills_t *spills = &ret_result->spills;
+    *spills = (qr_sim_spills_t){.row_ns = plan->spill_row_ns, .fail_one_in = plan->spill_fail_one_in};
+    bool has_spills = plan->over_commit && plan->spill_pages;
+    for (uint32_t n = 0; n < plan->node_count; n++)
+        mine[n].catalog = stage.catalog, mine[n].store = stage.store, mine[n].spills = has_spills ? spills : NULL;
     qr_sim_config_t config = {.seed = plan->seed,
                               .node_count = plan->node_count,
                               .mesh_count = plan->mesh_count,
@@ -576,7 +586,7 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
                               .publisher = has_store ? &qr_checkpoint_writer_class : &qr_sim_publisher_class,
                               .restorer = has_store ? &qr_restore_streamer_class : &qr_sim_restorer_class,
                               .storage = has_store ? &qr_sim_storage_class : NULL,
-                              .transfer = &qr_sim_transfer_class,
+                              .transfer = has_store || has_spills ? &qr_sim_transfer_class : NULL,
                               .asker = &qr_sim_asker_class,
                               .doctored = plan->doctored,
                               .trace = trace};
@@ -678,6 +688,8 @@ uint32_t qr_sim_plan_shrink(qr_sim_plan_t *plan, uint32_t runs_most)
                    {offsetof(qr_sim_plan_t, catalog.chains), 0},
                    {offsetof(qr_sim_plan_t, catalog.publishes), 1},
                    {offsetof(qr_sim_plan_t, over_commit), 0},
+                   {offsetof(qr_sim_plan_t, spill_pages), 0},
+                   {offsetof(qr_sim_plan_t, spill_fail_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.again_rows), 0},
                    {offsetof(qr_sim_plan_t, workload.drop_us), 0},
                    {offsetof(qr_sim_plan_t, store.slots), 1},
@@ -742,8 +754,10 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
         fprintf(out, ",\n .store = {%lluu, %lluu, %lluu, %u, %u, %u, 0}", (unsigned long long)s->bytes_max, (unsigned long long)s->write_us,
                 (unsigned long long)s->move_ns, s->slots, s->restore_max_ms, s->capture_max_ms);
     if (plan->over_commit)
-        fprintf(out, ",\n .over_commit = %u, .tranche_tokens = %u, .preempt_quantum = %u", plan->over_commit, plan->tranche_tokens,
-                plan->preempt_quantum);
+        fprintf(out, ",\n .over_commit = %u, .tranche_tokens = %u, .preempt_quantum = %u, .spill_row_ns = %lluu, .spill_pages = %u, "
+                ".spill_fail_one_in = %u",
+                plan->over_commit, plan->tranche_tokens, plan->preempt_quantum, (unsigned long long)plan->spill_row_ns, plan->spill_pages,
+                plan->spill_fail_one_in);
     fprintf(out, "}\n");
 }
 
@@ -840,9 +854,13 @@ static void report(const options_t *o, qr_sim_plan_t *plan, const qr_sim_result_
     (void)qr_sim_plan_run(plan, &smaller, NULL, out);
 }
 
-static void print_store(const qr_sim_store_counts_t *t, uint64_t preemptions)
+static void print_store(const qr_sim_store_counts_t *t, const qr_sim_spills_t *s, uint64_t preemptions)
 {
-    if (preemptions) printf("  %llu lanes made room for earlier requests\n", (unsigned long long)preemptions);
+    if (preemptions)
+        printf("  %llu lanes made room for earlier requests: %llu rows were kept, %llu times none; %llu came back, %llu times not all; %llu "
+               "dropped\n",
+               (unsigned long long)preemptions, (unsigned long long)s->spilled, (unsigned long long)s->refused,
+               (unsigned long long)s->unspilled, (unsigned long long)s->unspills_failed, (unsigned long long)s->dropped);
     if (!t->written) return;
     printf("  store: %llu files written, %llu failed, %llu torn, %llu without room, %llu dropped, %llu damaged, %llu of those found by a "
            "move; %llu leases, %llu uploads and %llu failed, %llu downloads, %llu fences; %llu restores, %llu whole, %llu rows\n",
@@ -877,6 +895,7 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
     if (read) return fputs(usage, read > 0 ? stdout : stderr), read > 0 ? 0 : 2;
     FILE *trace = o.trace ? fopen(o.trace, "w") : NULL;
     if (o.trace && !trace) return fprintf(stderr, "quire: simulate: cannot write '%s'\n", o.trace), 2;
+    qr_sim_spills_t spills = {0};
     uint64_t begin = clock_us(), seeds = 0, findings = 0, messages = 0, kills = 0, units = 0, hash = 0, virtual_us = 0, preemptions = 0;
     qr_sim_answers_t a = {0};
     qr_sim_catalog_counts_t c = {0};
@@ -896,6 +915,11 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
         kills += result.counts.kills;
         units += result.counts.unit_kills;
         preemptions += result.counts.preemptions;
+        spills.spilled += result.spills.spilled;
+        spills.refused += result.spills.refused;
+        spills.unspilled += result.spills.unspilled;
+        spills.unspills_failed += result.spills.unspills_failed;
+        spills.dropped += result.spills.dropped;
         for (size_t i = 0; i < sizeof t / 8; i++) ((uint64_t *)&t)[i] += ((const uint64_t *)&result.store)[i];
         for (size_t i = 0; i < sizeof c / 8; i++) ((uint64_t *)&c)[i] += ((const uint64_t *)&result.catalog)[i];
         for (size_t i = 0; i < sizeof a / 8; i++) ((uint64_t *)&a)[i] += ((const uint64_t *)&result.answers)[i];
@@ -926,7 +950,7 @@ int qr_simulate_main(int count, char **word, uint64_t (*clock_us)(void))
             (unsigned long long)c.transactions, (unsigned long long)c.failed, (unsigned long long)c.lost, (unsigned long long)c.claims,
             (unsigned long long)c.snapshots, (unsigned long long)c.files, (unsigned long long)c.torn, (unsigned long long)c.lookups,
             (unsigned long long)c.hits, (unsigned long long)c.exact, (unsigned long long)c.restores);
-    if (!o.json) print_store(&t, preemptions);
+    if (!o.json) print_store(&t, &spills, preemptions);
     for (uint32_t i = 0; !o.json && i < QR_COUNT(a.reasons); i++)
         if (a.reasons[i]) printf("  %s %llu\n", qr_error_name((int)i), (unsigned long long)a.reasons[i]);
     if (trace && !trace_end(trace, &o, &plan, !seeds || plan.seed == o.last)) return findings ? 1 : 2;

@@ -44,6 +44,8 @@ typedef struct qr_sim_plan {
     uint32_t uneven;               /* not 0: nodes differ in pools and costs, drawn from it */
     qr_sim_store_work_t store;     /* bytes_max 0: this world has no store; it needs a catalog */
     uint32_t over_commit, tranche_tokens, preempt_quantum;
+    uint64_t spill_row_ns; /* most of one row of a preempted request moved */
+    uint32_t spill_pages, spill_fail_one_in; /* room for rows of preempted requests in pages, 0: they are computed again; moves that fail */
 } qr_sim_plan_t;
 
 typedef struct qr_sim_result {
@@ -53,6 +55,7 @@ typedef struct qr_sim_result {
     qr_sim_answers_t answers;
     qr_sim_catalog_counts_t catalog;
     qr_sim_store_counts_t store;
+    qr_sim_spills_t spills;
 } qr_sim_result_t;
 
 /* nodes 0: drawn. */

@@ -5,7 +5,7 @@
 #include "base/prng.h"
 #include "transport/sim/catalog.h"
 
-enum { PAGES_MAX = 256, PINS = 16, ASKED = 128, ROWS_MAX = 1024, GARBAGE_ONE_IN = 4 };
+enum { PAGES_MAX = 256, PINS = 16, ASKED = 128, ROWS_MAX = 1024, GARBAGE_ONE_IN = 4, SPILLS = 64, SPILL_MOVES = QR_LANES_MAX + 1 };
 
 /* Pages that something may be done with. */
 typedef struct claim {
@@ -34,13 +34,29 @@ typedef struct asked {
     uint64_t rows[ROWS_MAX / 64], sent[ROWS_MAX / 64];
 } asked_t;
 
+/* Rows that a preempted request left (H6); the rows lie behind the floors. */
+typedef struct spill {
+    uint64_t key; /* 0: none */
+    uint32_t rows, unused;
+} spill_t;
+
+typedef struct spill_move {
+    uint64_t key, due_us, asked_us, began_us;
+    uint32_t open, back, start, end, at, count, fails, unused; /* rows [start, end); at: the next one; count: of pages of all groups */
+    uint64_t pages[PAGES_MAX];
+} spill_move_t;
+
 typedef struct transfer {
     uint64_t address;
     uint32_t node, device, asked_end, unused; /* asked_end: no place from here on was ever used */
     uint64_t floors_at;                       /* offset of the least generations that may be moved, [pages of all groups] */
     move_t uploads[QR_RESTORE_UPLOADS], download;
-    claim_t restores[QR_LANES_MAX], pins[PINS];
+    claim_t restores[QR_LANES_MAX], pins[PINS], loads[QR_LANES_MAX];
     asked_t asked[ASKED];
+    uint64_t words_at; /* offset of the rows that are kept, [SPILLS][groups][context] */
+    uint32_t room, used;
+    spill_t spills[SPILLS];
+    spill_move_t moves[SPILL_MOVES];
 } transfer_t;
 
 static qr_sim_store_counts_t *counts_of(const qr_given_t *given) { return qr_sim_store_counts(qr_sim_given(given)->store); }
@@ -255,6 +271,193 @@ static void on_download(transfer_t *self, const qr_given_t *given, const qr_mess
     m->due_us = message->now_us + move_us(self, given, given->layout.page_tokens);
 }
 
+/* ---- rows of preempted requests (H6) --------------------------------------------------------------------------------------------- */
+
+static spill_t *find_spill(transfer_t *self, uint64_t key)
+{
+    for (uint32_t i = 0; i < SPILLS; i++)
+        if (self->spills[i].key == key) return &self->spills[i];
+    return NULL;
+}
+
+static bool drop_spill(transfer_t *self, const qr_given_t *given, uint64_t key)
+{
+    spill_t *s = key ? find_spill(self, key) : NULL;
+    if (!s) return false;
+    self->used -= (uint32_t)qr_div_up(s->rows, given->layout.page_tokens);
+    *s = (spill_t){0};
+    return true;
+}
+
+static qr_sim_row_word_t *kept_row(transfer_t *self, const qr_given_t *given, const spill_t *s, uint32_t group, uint32_t row)
+{
+    qr_sim_row_word_t *words = (qr_sim_row_word_t *)(void *)((uint8_t *)self + self->words_at);
+    return &words[((uint64_t)(s - self->spills) * given->layout.group_count + group) * given->layout.context_tokens + row];
+}
+
+static spill_move_t *move_of(transfer_t *self, uint64_t key)
+{
+    for (uint32_t i = 0; i < SPILL_MOVES; i++)
+        if (self->moves[i].open && self->moves[i].key == key) return &self->moves[i];
+    return NULL;
+}
+
+static uint64_t spill_us(const transfer_t *self, const qr_given_t *given)
+{
+    uint32_t slow = qr_max_u32(1, qr_world_fault(qr_sim_world(), self->node, QR_FAULT_SLOW));
+    return 1 + qr_sim_draw(1 + given->layout.page_tokens * qr_sim_given(given)->spills->row_ns / 1000) * slow;
+}
+
+static void answer_spill(transfer_t *self, const qr_given_t *given, spill_move_t *m, uint32_t reason, uint64_t now_us, qr_outbox_t *outbox)
+{
+    qr_sim_spills_t *counts = qr_sim_given(given)->spills;
+    uint64_t scheduler = qr_address_partner(self->address, QR_ROLE_scheduler), took_us = m->began_us ? now_us - m->began_us : 0;
+    if (m->back) {
+        uint32_t boundary = reason == 0 ? m->end : reason == QR_E_DIGEST ? m->at : m->start;
+        counts->unspilled += boundary - m->start;
+        counts->unspills_failed += reason != 0;
+        qr_send(outbox, scheduler, page_unspilled,
+                (&(qr_page_unspilled_t){.key = m->key, .boundary = boundary, .reason = reason, .bytes = 8ull * (boundary - m->start), .move_us = took_us}));
+    } else {
+        counts->spilled += reason ? 0 : m->end;
+        counts->refused += reason != 0;
+        qr_send(outbox, scheduler, page_spilled,
+                (&(qr_page_spilled_t){.key = m->key, .reason = reason, .bytes = reason ? 0 : 8ull * m->end, .move_us = took_us}));
+    }
+    if (reason || m->back) (void)drop_spill(self, given, m->key);
+    m->open = 0;
+}
+
+/* Rows of one page of every group. */
+static void advance_spill(transfer_t *self, const qr_given_t *given, spill_move_t *m, uint64_t now_us, qr_outbox_t *outbox)
+{
+    const spill_t *s = find_spill(self, m->key);
+    uint32_t size = given->layout.page_tokens, blocks = m->count / given->layout.group_count, block = (m->at - m->start) / size;
+    uint32_t end = qr_min_u32(m->end, m->at + size);
+    void *device = qr_sim_given(given)->executor;
+    if (!device) device = qr_world_state(qr_sim_world(), qr_sim_address(self->node, self->device, QR_ROLE_executor));
+    if (!m->began_us) m->began_us = now_us;
+    bool fails = m->fails && (end == m->end || qr_sim_draw(2) == 0);
+    for (uint32_t g = 0; g < given->layout.group_count; g++)
+        for (uint32_t r = m->at; r < end; r++) {
+            uint64_t page = m->pages[g * blocks + block];
+            if (m->back && qr_sim_world() && !has_claim(self->loads, QR_LANES_MAX, g, page))
+                qr_sim_finding("row %u of group %u comes back into a page that is not loading any more", r, g);
+            qr_sim_row_word_t *row = qr_sim_device_row(device, given, g, page, r % size), *kept = kept_row(self, given, s, g, r);
+            if (!m->back)
+                *kept = *row;
+            else
+                *row = fails ? (qr_sim_row_word_t){qr_sim_draw(UINT64_MAX), 0} : *kept;
+        }
+    if (fails) {
+        answer_spill(self, given, m, m->back ? QR_E_DIGEST : QR_E_MEMORY, now_us, outbox);
+        return;
+    }
+    m->at = end;
+    if (m->at == m->end) answer_spill(self, given, m, 0, now_us, outbox);
+    m->due_us = now_us + spill_us(self, given);
+}
+
+static uint32_t page_reason(const transfer_t *self, const qr_given_t *given, uint32_t group, uint64_t page)
+{
+    if (qr_handle_index(page) >= given->layout.groups[group].pages || qr_handle_generation(page) == 0) return QR_E_INVALID;
+    return qr_handle_generation(page) < *floor_of(self, given, group, page) ? QR_E_STALE : 0;
+}
+
+/* 0 and a move of rows [start, end), or why not. */
+static uint32_t open_spill(transfer_t *self, const qr_given_t *given, uint64_t key, uint32_t start, uint32_t end, const qr_u64s_t *pages,
+                           uint64_t now_us, spill_move_t **ret_move)
+{
+    uint32_t size = given->layout.page_tokens;
+    if (key == 0 || start >= end || end > given->layout.context_tokens || start % size) return QR_E_INVALID;
+    uint64_t blocks = qr_div_up(end, size) - start / size;
+    if (pages->count != blocks * given->layout.group_count || pages->count > PAGES_MAX) return QR_E_INVALID;
+    for (uint64_t i = 0; i < pages->count; i++) {
+        uint32_t reason = page_reason(self, given, (uint32_t)(i / blocks), pages->data[i]);
+        if (reason) return reason;
+    }
+    if (move_of(self, key)) return QR_E_IN_USE;
+    spill_move_t *m = self->moves;
+    while (m < self->moves + SPILL_MOVES && m->open) m++;
+    if (m == self->moves + SPILL_MOVES) return QR_E_BUSY;
+    *m = (spill_move_t){.key = key, .open = 1, .start = start, .end = end, .at = start, .count = (uint32_t)pages->count};
+    qr_copy(m->pages, pages->data, 8 * pages->count);
+    m->asked_us = now_us;
+    uint32_t one_in = qr_sim_given(given)->spills->fail_one_in;
+    m->fails = (one_in && qr_sim_draw(one_in) == 0) || move_fails(self);
+    m->due_us = now_us + spill_us(self, given);
+    *ret_move = m;
+    return 0;
+}
+
+/* Our own actors ask nothing that has to be refused. */
+static void refuse_spill(const char *what, uint64_t key, uint32_t reason)
+{
+    if (qr_sim_world() && reason != QR_E_SHORTFALL) qr_sim_finding("%s of key %llu: reason %u", what, (unsigned long long)key, reason);
+}
+
+static void on_page_spill(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_page_spill_t *b = &message->body.page_spill;
+    spill_move_t *m = NULL;
+    uint32_t pages = (uint32_t)qr_div_up(b->rows, given->layout.page_tokens);
+    uint32_t reason = open_spill(self, given, b->key, 0, b->rows, &b->pages, message->now_us, &m);
+    if (!reason && find_spill(self, b->key)) reason = QR_E_IN_USE;
+    spill_t *s = reason ? NULL : find_spill(self, 0);
+    if (!reason && (!s || self->used + pages > self->room)) reason = QR_E_SHORTFALL;
+    if (!reason) {
+        *s = (spill_t){.key = b->key, .rows = b->rows};
+        self->used += pages;
+        return;
+    }
+    if (m) m->open = 0;
+    refuse_spill("page_spill", b->key, reason);
+    qr_sim_given(given)->spills->refused++;
+    qr_send(outbox, message->from, page_spilled, (&(qr_page_spilled_t){.key = b->key, .reason = reason}));
+}
+
+static void on_page_unspill(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_page_unspill_t *b = &message->body.page_unspill;
+    const spill_t *s = b->key ? find_spill(self, b->key) : NULL;
+    spill_move_t *m = NULL;
+    uint32_t reason = !s ? QR_E_NOT_FOUND : b->end_rows != s->rows ? QR_E_INVALID : 0;
+    if (!reason) reason = open_spill(self, given, b->key, b->start_rows, b->end_rows, &b->pages, message->now_us, &m);
+    if (reason) {
+        refuse_spill("page_unspill", b->key, reason);
+        qr_sim_given(given)->spills->unspills_failed++;
+        qr_send(outbox, message->from, page_unspilled,
+                (&(qr_page_unspilled_t){.key = b->key, .boundary = b->start_rows, .reason = reason}));
+        if (reason != QR_E_IN_USE) (void)drop_spill(self, given, b->key);
+        return;
+    }
+    m->back = 1;
+    void *device = qr_sim_given(given)->executor;
+    if (!device) device = qr_world_state(qr_sim_world(), qr_sim_address(self->node, self->device, QR_ROLE_executor));
+    if (m->fails || qr_sim_draw(GARBAGE_ONE_IN) == 0) /* H2 */
+        for (uint32_t i = 0; i < m->count; i++)
+            for (uint32_t r = 0; r < given->layout.page_tokens; r++)
+                *qr_sim_device_row(device, given, i / (m->count / given->layout.group_count), m->pages[i], r) =
+                    (qr_sim_row_word_t){qr_sim_draw(UINT64_MAX), 0};
+}
+
+static void on_spill_drop(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    uint64_t key = message->body.spill_drop.key;
+    uint32_t reason = move_of(self, key) ? QR_E_IN_USE : drop_spill(self, given, key) ? 0 : QR_E_NOT_FOUND;
+    if (reason) refuse_spill("spill_drop", key, reason);
+    qr_sim_given(given)->spills->dropped += reason == 0;
+    qr_send(outbox, message->from, spill_dropped, (&(qr_spill_dropped_t){.key = key, .reason = reason}));
+}
+
+static bool is_fenced_spill(const spill_move_t *m, const qr_given_t *given, const qr_fence_t *b)
+{
+    for (uint64_t i = 0; m->open && i < b->pages.count; i++)
+        for (uint32_t k = 0; k < m->count; k++)
+            if (m->pages[k] == b->pages.data[i] && k / (m->count / given->layout.group_count) == b->groups.data[i]) return true;
+    return false;
+}
+
 /* H4 */
 static bool is_fenced(const move_t *m, const qr_fence_t *b)
 {
@@ -267,7 +470,9 @@ static bool is_fenced(const move_t *m, const qr_fence_t *b)
 static void on_fence(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_fence_t *b = &message->body.fence;
-    counts_of(given)->fenced++;
+    if (qr_sim_given(given)->store) counts_of(given)->fenced++;
+    for (uint32_t i = 0; i < SPILL_MOVES; i++)
+        if (is_fenced_spill(&self->moves[i], given, b)) answer_spill(self, given, &self->moves[i], QR_E_FENCED, message->now_us, outbox);
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
         if (is_fenced(&self->uploads[i], b)) answer_upload(self, given, &self->uploads[i], QR_E_FENCED, message->now_us, outbox);
     for (uint64_t i = 0; i < b->pages.count; i++) {
@@ -285,6 +490,8 @@ static void on_time(transfer_t *self, const qr_given_t *given, uint64_t now_us, 
         if (m->open && m->due_us <= now_us) advance_upload(self, given, m, now_us, outbox);
     }
     if (self->download.open && self->download.due_us <= now_us) advance_download(self, given, now_us, outbox);
+    for (uint32_t i = 0; i < SPILL_MOVES; i++)
+        if (self->moves[i].open && self->moves[i].due_us <= now_us) advance_spill(self, given, &self->moves[i], now_us, outbox);
 }
 
 static void on_stop(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -292,6 +499,8 @@ static void on_stop(transfer_t *self, const qr_given_t *given, const qr_message_
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
         if (self->uploads[i].open) answer_upload(self, given, &self->uploads[i], QR_E_CANCELLED, message->now_us, outbox);
     if (self->download.open) answer_download(self, given, QR_E_CANCELLED, message->now_us, outbox);
+    for (uint32_t i = 0; i < SPILL_MOVES; i++)
+        if (self->moves[i].open) answer_spill(self, given, &self->moves[i], QR_E_CANCELLED, message->now_us, outbox);
     qr_send(outbox, message->from, stopped, &(qr_stopped_t){0});
 }
 
@@ -314,6 +523,22 @@ static void see_restored(transfer_t *self, const qr_given_t *given, const qr_res
     c->open = 0;
     counts_of(given)->restores_whole += b->reason == 0;
     counts_of(given)->restored_rows += b->boundary - c->start_rows;
+}
+
+static void see_loading(transfer_t *self, const qr_given_t *given, const qr_pages_loading_t *b)
+{
+    if (b->reason) return;
+    claim_t *c = find_claim(self->loads, QR_LANES_MAX, 0, false);
+    qr_assert(c && b->pages.count <= PAGES_MAX);
+    *c = (claim_t){.id = b->route, .open = 1, .count = (uint32_t)b->pages.count};
+    qr_copy(c->pages, b->pages.data, 8 * b->pages.count);
+    for (uint32_t i = 0; i < c->count; i++) c->groups[i] = i / (c->count / given->layout.group_count);
+}
+
+static void see_load_ended(transfer_t *self, uint64_t route)
+{
+    claim_t *c = find_claim(self->loads, QR_LANES_MAX, route, true);
+    if (c) c->open = 0;
 }
 
 static void see_pinned(transfer_t *self, const qr_given_t *given, const qr_pages_pinned_t *b)
@@ -411,9 +636,13 @@ void qr_sim_moves_watch(const qr_given_t *given, const qr_message_t *message)
     if (device == 0) return;
     transfer_t *self = qr_world_state(qr_sim_world(), qr_sim_address(node, device, QR_ROLE_transfer));
     if (!self) return;
+    bool restores = message->type == QR_MESSAGE_restore || message->type == QR_MESSAGE_restored;
+    if (restores && !qr_sim_given(given)->store) return; /* asked of a restorer that moves nothing */
     switch (message->type) {
     case QR_MESSAGE_restore: see_restore(self, given, &message->body.restore); break;
     case QR_MESSAGE_restored: see_restored(self, given, &message->body.restored); break;
+    case QR_MESSAGE_pages_loading: see_loading(self, given, &message->body.pages_loading); break;
+    case QR_MESSAGE_load_ended: see_load_ended(self, message->body.load_ended.route); break;
     case QR_MESSAGE_pages_pinned: see_pinned(self, given, &message->body.pages_pinned); break;
     case QR_MESSAGE_pages_unpin: see_unpin(self, message->body.pages_unpin.lease); break;
     case QR_MESSAGE_submit: see_submit(self, &message->body.submit); break;
@@ -429,14 +658,17 @@ void qr_sim_moves_watch(const qr_given_t *given, const qr_message_t *message)
 bool qr_sim_moves_are_quiet(const qr_world_t *world, uint32_t node, uint32_t device, char *text, size_t text_bytes)
 {
     const transfer_t *self = qr_world_state(world, qr_sim_address(node, device, QR_ROLE_transfer));
-    uint32_t restores = 0, pins = 0, moves = 0;
+    uint32_t restores = 0, pins = 0, moves = 0, spills = 0;
+    for (uint32_t i = 0; self && i < SPILLS; i++) spills += self->spills[i].key != 0;
+    for (uint32_t i = 0; self && i < SPILL_MOVES; i++) moves += self->moves[i].open;
+    for (uint32_t i = 0; self && i < QR_LANES_MAX; i++) restores += self->loads[i].open;
     for (uint32_t i = 0; self && i < QR_LANES_MAX; i++) restores += self->restores[i].open;
     for (uint32_t i = 0; self && i < PINS; i++) pins += self->pins[i].open;
     for (uint32_t i = 0; self && i < QR_RESTORE_UPLOADS; i++) moves += self->uploads[i].open;
     if (self) moves += self->download.open;
-    if (!restores && !pins && !moves) return true;
-    (void)snprintf(text, text_bytes, "at the end device %u of node %u has %u restores, %u pins and %u moves", device, node + 1, restores,
-                   pins, moves);
+    if (!restores && !pins && !moves && !spills) return true;
+    (void)snprintf(text, text_bytes, "at the end device %u of node %u has %u restores, %u pins, %u moves and rows of %u requests", device,
+                   node + 1, restores, pins, moves, spills);
     return false;
 }
 
@@ -452,6 +684,9 @@ static void transfer_handle(void *block, const qr_given_t *given, const qr_messa
     case QR_MESSAGE_alarm: on_time(self, given, message->now_us, outbox); break;
     case QR_MESSAGE_page_upload: on_upload(self, given, message, outbox); break;
     case QR_MESSAGE_page_download: on_download(self, given, message); break;
+    case QR_MESSAGE_page_spill: on_page_spill(self, given, message, outbox); break;
+    case QR_MESSAGE_page_unspill: on_page_unspill(self, given, message, outbox); break;
+    case QR_MESSAGE_spill_drop: on_spill_drop(self, given, message, outbox); break;
     case QR_MESSAGE_fence: on_fence(self, given, message, outbox); break;
     default: break;
     }
@@ -459,23 +694,35 @@ static void transfer_handle(void *block, const qr_given_t *given, const qr_messa
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++)
         if (self->uploads[i].open) qr_outbox_alarm(outbox, self->uploads[i].due_us);
     if (self->download.open) qr_outbox_alarm(outbox, self->download.due_us);
+    for (uint32_t i = 0; i < SPILL_MOVES; i++)
+        if (self->moves[i].open) qr_outbox_alarm(outbox, self->moves[i].due_us);
+}
+
+/* Floors, then the rows that are kept. */
+static uint64_t words_at(const qr_given_t *given)
+{
+    uint64_t pages = 0;
+    for (uint32_t g = 0; g < given->layout.group_count; g++) pages += given->layout.groups[g].pages;
+    return qr_div_up(sizeof(transfer_t) + pages * sizeof(uint32_t), 16) * 16;
 }
 
 static uint64_t transfer_bytes(const qr_given_t *given)
 {
-    uint64_t pages = 0;
-    for (uint32_t g = 0; g < given->layout.group_count; g++) pages += given->layout.groups[g].pages;
-    return sizeof(transfer_t) + pages * sizeof(uint32_t);
+    uint64_t rows = (uint64_t)SPILLS * given->layout.group_count * given->layout.context_tokens;
+    return words_at(given) + (qr_sim_given(given)->spills ? rows * sizeof(qr_sim_row_word_t) : 0);
 }
 
 static void transfer_init(void *block, const qr_given_t *given, uint64_t address)
 {
     transfer_t *self = block;
-    (void)given;
     self->address = address;
     self->node = qr_address_node(address) - 1;
     self->device = qr_address_device(address);
     self->floors_at = sizeof(transfer_t);
+    self->words_at = words_at(given);
+    uint64_t row_bytes = 0;
+    for (uint32_t g = 0; g < given->layout.group_count; g++) row_bytes += given->layout.groups[g].row_bytes;
+    self->room = (uint32_t)(given->params.spill_bytes / qr_max_u64(1, given->layout.page_tokens * row_bytes));
 }
 
 static void transfer_print(const void *block, const qr_given_t *given, qr_text_t *text)
@@ -490,7 +737,7 @@ static void transfer_print(const void *block, const qr_given_t *given, qr_text_t
 const qr_actor_class_t qr_sim_transfer_class = {
     .name = "transfer",
     .role = QR_ROLE_transfer,
-    .max_out = QR_RESTORE_UPLOADS + 4,
+    .max_out = QR_RESTORE_UPLOADS + SPILL_MOVES + 4,
     .owns_world = true,
     .bytes = transfer_bytes,
     .init = transfer_init,

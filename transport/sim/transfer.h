@@ -6,15 +6,19 @@
  * H2. Until an upload is answered 0 its pages hold anything: garbage is drawn now and then.
  * H3. An upload is answered 0 only when header, identity, digest and, if asked, the whole content agree.
  * H4. What a fence names is answered before the fence is, and nothing of it moves afterwards.
- * H5. Of a request that ended well as many prompt rows are said to be reused as were never computed for it. */
+ * H5. Of a request that ended well as many prompt rows are said to be reused as were never computed for it.
+ * H6. Rows of preempted requests are kept under their key from page_spilled until page_unspilled or spill_drop, in a room of spill_bytes, as
+ *     the real one does (transfer_spill.h). They are written only into pages that are loading (pages_loading .. load_ended), with garbage
+ *     before; a move fails now and then. In a world a question that transfer would refuse for being wrong is a finding, and nothing is kept
+ *     when all requests have ended. */
 #ifndef QR_SIM_TRANSFER_H
 #define QR_SIM_TRANSFER_H
 
 #include "transport/sim/storage.h"
 
-/* Every message of a world with a store, when it is said: what the rules above need to know. */
+/* Every message of a world with a transfer, when it is said: what the rules above need to know. */
 void qr_sim_moves_watch(const qr_given_t *given, const qr_message_t *message);
-/* Whether nothing of a device is being restored, pinned or moved; else *text says what. */
+/* Whether nothing of a device is being restored, pinned, moved or kept; else *text says what. */
 bool qr_sim_moves_are_quiet(const qr_world_t *world, uint32_t node, uint32_t device, char *text, size_t text_bytes);
 
 extern const qr_actor_class_t qr_sim_transfer_class;

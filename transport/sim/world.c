@@ -248,6 +248,7 @@ static cell_t *cell_find(const qr_world_t *world, uint64_t address)
 
 static bool has_catalog(const qr_world_t *world) { return world->config.facts != NULL; }
 static bool has_store(const qr_world_t *world) { return world->config.storage != NULL; }
+static bool has_transfer(const qr_world_t *world) { return world->config.transfer != NULL; }
 static bool has_log(const qr_world_t *world, uint32_t n) { return has_catalog(world) && n % world->config.node_count == 0; }
 
 /* W8 */
@@ -347,7 +348,7 @@ static void cells_make(qr_world_t *world, uint32_t n)
     if (has_store(world) && devices_of(world, n)) cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_storage), world->config.storage);
     if (has_catalog(world)) cell_new(world, node, qr_sim_address(n, 0, QR_ROLE_catalog_replica), &qr_catalog_replica_class);
     for (uint32_t d = 1; d <= devices_of(world, n); d++) {
-        if (has_store(world)) cell_new(world, node, qr_sim_address(n, d, QR_ROLE_transfer), world->config.transfer);
+        if (has_transfer(world)) cell_new(world, node, qr_sim_address(n, d, QR_ROLE_transfer), world->config.transfer);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_executor), world->config.executor);
         cell_new(world, node, qr_sim_address(n, d, QR_ROLE_page_manager), &qr_page_manager_class);
         if (has_catalog(world)) {

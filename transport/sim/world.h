@@ -80,8 +80,8 @@ typedef struct qr_sim_config {
      * every node has a replica and an asker (role router, instance 1), every device a publisher (role checkpoint_writer) and a
      * restore_streamer. */
     const qr_actor_class_t *facts, *publisher, *restorer, *asker;
-    /* Fakes of the store, NULL: this world has none. With them publisher and restorer are the actors that serve, and every node with a
-     * device has a storage, every device a transfer. */
+    /* Fakes of the store, NULL: this world has none. With storage publisher and restorer are the actors that serve, and every node with a
+     * device has a storage; with transfer, which needs no store where it keeps rows of preempted requests, every device has one. */
     const qr_actor_class_t *storage, *transfer;
     const qr_actor_class_t *doctored; /* NULL, or takes the place of the class of its role: tests of the checkers */
     FILE *trace;                      /* NULL, or every message as a line */
