@@ -15,16 +15,29 @@ QUIRE = os.path.join(BUILD, "quire")
 MODEL = os.environ["QUIRE_MODEL"]
 
 
+PATIENCE_S = 120  # most time for whatever comes soon on a quiet machine
+PORTS = range(12000, 32000)  # below those that the system hands out to whoever connects
+next_port = os.getpid() * 37
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that nobody has; none is given twice, and no connection takes it before it is bound."""
+    global next_port
+    while True:
+        next_port += 1
+        port = PORTS[next_port % len(PORTS)]
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
 
 
 class Server:
     """`quire serve` (or any long-running subcommand that ends in an HTTP port)."""
 
-    def __init__(self, *options, model=MODEL, command=("serve",), port=None, ready_s=120, wait=True):
+    def __init__(self, *options, model=MODEL, command=("serve",), port=None, ready_s=PATIENCE_S, wait=True):
         self.port = port or free_port()
         self.base = f"http://127.0.0.1:{self.port}"
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
@@ -34,24 +47,35 @@ class Server:
         if wait:
             self.wait_ready(ready_s)
 
-    def wait_ready(self, seconds):
+    def wait_ready(self, seconds=PATIENCE_S, status=200):
+        """Waits until /readyz answers so."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise AssertionError(f"server ended with {self.process.returncode}:\n{self.text()}")
             try:
-                if self.get("/readyz")[0] == 200:
+                if self.get("/readyz")[0] == status:
                     return
             except OSError:
                 pass
             time.sleep(0.05)
-        raise AssertionError(f"not ready in {seconds} s:\n{self.text()}")
+        raise AssertionError(f"/readyz is not {status} in {seconds} s:\n{self.text()}")
 
     def text(self):
         with open(self.log.name, errors="replace") as f:
             return f.read()[-4000:]
 
-    def request(self, method, path, body=None, headers=None, timeout=120):
+    def says(self, pattern, seconds=PATIENCE_S):
+        """Waits until the log has a line that matches."""
+        end = time.monotonic() + seconds
+        while True:
+            with open(self.log.name, errors="replace") as f:
+                if re.search(pattern, f.read()):
+                    return
+            assert time.monotonic() < end, f"nothing about '{pattern}' in the log after {seconds} s:\n{self.text()}"
+            time.sleep(0.02)
+
+    def request(self, method, path, body=None, headers=None, timeout=300):
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.base + path, data=data, method=method, headers={"Content-Type": "application/json", **(headers or {})})
         try:
@@ -60,10 +84,10 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, error.read(), dict(error.headers)
 
-    def get(self, path, timeout=30):
+    def get(self, path, timeout=PATIENCE_S):
         return self.request("GET", path, timeout=timeout)
 
-    def post(self, path, body, timeout=120):
+    def post(self, path, body, timeout=300):
         status, text, _ = self.request("POST", path, body, timeout=timeout)
         return status, json.loads(text)
 
@@ -76,7 +100,7 @@ class Server:
         _, text, _ = self.get("/metrics")
         return {m[0]: float(m[1]) for m in re.findall(r"^(quire_\w+) ([0-9.e+]+)$", text.decode(), re.M)}
 
-    def settle(self, name, value, seconds=10):
+    def settle(self, name, value, seconds=PATIENCE_S):
         """Waits until a metric has a value; returns the metrics."""
         end = time.monotonic() + seconds
         while True:
@@ -86,7 +110,7 @@ class Server:
             assert time.monotonic() < end, f"{name} is {m.get(name)}, not {value}, after {seconds} s"
             time.sleep(0.02)
 
-    def drop_cache(self, seconds=10):
+    def drop_cache(self, seconds=PATIENCE_S):
         """Drops until nothing is held (a capture under way holds pages a little longer than its request) or the time is over; returns the last answer."""
         end = time.monotonic() + seconds
         while True:
@@ -97,7 +121,7 @@ class Server:
                 return pages
             time.sleep(0.02)
 
-    def stop(self, number=signal.SIGTERM, seconds=15):
+    def stop(self, number=signal.SIGTERM, seconds=PATIENCE_S):
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(seconds)

@@ -8,7 +8,7 @@ import tempfile
 import time
 import unittest
 
-from quire_program import Server, run
+from quire_program import PATIENCE_S, Server, run
 
 
 def post(server, body):
@@ -20,14 +20,14 @@ def post(server, body):
 
 class Latency(unittest.TestCase):
     def test_S8_answers_during_a_long_prefill(self):
-        ready, prefills = [], 0
+        ready, took = [], []
         with tempfile.TemporaryDirectory() as folder:
             with Server("--record", folder) as server:
                 for round_ in range(4):
                     long_one = post(server, {"prompt": [(i * 7919 + round_) % 40000 + 20 for i in range(4096)], "max_tokens": 1, "temperature": 0})
                     before = server.settle("quire_lanes_open", 1)["quire_prefill_rows_total"]
-                    end = time.monotonic() + 20
-                    while time.monotonic() < end:
+                    start = time.monotonic()
+                    while time.monotonic() < start + PATIENCE_S:
                         begin = time.monotonic()
                         self.assertEqual(server.get("/readyz")[0], 200)
                         ready.append(time.monotonic() - begin)
@@ -37,8 +37,8 @@ class Latency(unittest.TestCase):
                         time.sleep(0.02)
                         if server.metrics()["quire_prefill_rows_total"] - before >= 3500:
                             break
-                    prefills += 1
-                    long_one.settimeout(60)
+                    took.append(time.monotonic() - start)
+                    long_one.settimeout(PATIENCE_S)
                     self.assertIn(b"200", long_one.recv(100))
                     long_one.close()
                     server.settle("quire_lanes_open", 0)
@@ -52,8 +52,8 @@ class Latency(unittest.TestCase):
         self.assertGreater(len(offers), 8)
         self.assertGreater(len(cancels), 8)
         for name, values in (("/readyz", ready), ("offer", offers), ("cancel", cancels)):
-            print(f"{name}: median {1000 * statistics.median(values):.1f} ms, most {1000 * max(values):.1f} ms of {len(values)}, during {prefills} prefills of 4,096 tokens")
-        self.assertLess(statistics.median(ready), 1.0)
+            print(f"{name}: median {1000 * statistics.median(values):.1f} ms, most {1000 * max(values):.1f} ms of {len(values)}, during {len(took)} prefills of 4,096 tokens")
+        self.assertLess(statistics.median(ready), min(took) / 2)
 
 
 if __name__ == "__main__":

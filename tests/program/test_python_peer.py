@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -13,7 +14,7 @@ sys.path.insert(0, EXAMPLES)
 
 import msgpack  # noqa: E402
 import peer  # noqa: E402
-from quire_program import QUIRE, Server, free_port  # noqa: E402
+from quire_program import PATIENCE_S, QUIRE, Server, free_port  # noqa: E402
 
 PROMPTS = [[504, 3575, 282, 4649, 314], [(i * 7919) % 40000 + 20 for i in range(300)]]
 LENGTH = 2  # QR_FINISH_LENGTH
@@ -41,7 +42,7 @@ class Device:
         topology = os.path.join(self.folder.name, "mesh.conf")
         with open(topology, "w") as f:
             f.write(text)
-        self.server = Server("--topology", topology, "--node", "device0", "--context", 512, command=("node",), wait=False)
+        self.server = Server("--topology", topology, "--node", "device0", "--context", 512, "--peer-down-ms", 20000, command=("node",), wait=False)
         return self
 
     def link(self):
@@ -50,7 +51,7 @@ class Device:
             with open(self.secret, "rb") as f:
                 keys = {"secret": f.read().strip(), "server_key": self.keys["device0"].encode()}
         link = peer.Link(peer.Document(), self.endpoint, 1, 2, **keys)
-        link.open(60)
+        link.open(PATIENCE_S)
         return link
 
     def __exit__(self, *why):
@@ -59,7 +60,8 @@ class Device:
 
 
 def received(link, wanted):
-    for _ in range(100):
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
         message = link.receive(0.2)
         if message and message[0] == wanted:
             return message[2]
@@ -91,7 +93,7 @@ class PythonPeer(unittest.TestCase):
             link.socket.close()
             words = ["--secret", device.secret, "--server-key", device.keys["device0"]] if curve else []
             words += ["--endpoint", device.endpoint, "--tokens", ",".join(map(str, PROMPTS[0])), "--max-tokens", "20"]
-            shown = subprocess.run([sys.executable, os.path.join(EXAMPLES, "peer.py"), *words], capture_output=True, text=True, timeout=120)
+            shown = subprocess.run([sys.executable, os.path.join(EXAMPLES, "peer.py"), *words], capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertEqual(shown.returncode, 0, shown.stderr)
             self.assertEqual(shown.stdout, "".join(f"{token}\n" for token in self.wanted[0]) + "finish 2\n")
             self.assertNotIn(" warn ", device.server.text())  # nothing it said broke a rule
@@ -105,7 +107,8 @@ class PythonPeer(unittest.TestCase):
         def hear(wanted):
             """The next message, tokens answered on the way: they may come before the repeated offer is."""
             nonlocal taken, finish
-            for _ in range(2000):
+            end = time.monotonic() + PATIENCE_S
+            while time.monotonic() < end:
                 message = link.receive(0.2)
                 if message and message[0] == "tokens":
                     self.assertEqual(message[2]["request_ids"], [99 << 16])
@@ -135,7 +138,7 @@ class PythonPeer(unittest.TestCase):
         for words, says in ((["--tokens", ""], "no number"), (["--tokens", "1,x"], "no number"), (["--tokens=-1"], "no number"),
                             (["--tokens", str(1 << 32)], "no number"), (["--tokens", "1", "--max-tokens", str(1 << 32)], "no number"),
                             (["--tokens", "1", "--secret", "/nonexistent"], "quire keys"), (["--tokens", "1", "--secret", __file__], "quire keys")):
-            done = subprocess.run([sys.executable, os.path.join(EXAMPLES, "peer.py"), *words], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([sys.executable, os.path.join(EXAMPLES, "peer.py"), *words], capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertEqual((done.returncode, says in done.stderr, "Traceback" in done.stderr), (2, True, False), (words, done.stderr))
 
     def test_document_yields_a_codec(self):

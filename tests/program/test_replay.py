@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from quire_program import Server, run
+from quire_program import PATIENCE_S, Server, run
 from test_mesh import TwoProcesses
 
 PURE = ["gateway", "router", "worker", "scheduler", "page_manager", "heartbeat"]
@@ -96,7 +96,7 @@ class Replay(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             options = ["--context", 2048, "--pages", 300, "--max-requests", 16, "--max-lanes", 4]
             with Server("--record", folder, "--record-bytes", bound, *options) as server:
-                rounds, end = 0, time.monotonic() + 120
+                rounds, end = 0, time.monotonic() + 300
                 while min(self.numbers(folder, "page_manager"), default=0) < 10 and time.monotonic() < end:
                     traffic(server, rounds % 10 == 0)
                     jobs = [threading.Thread(target=server.complete, kwargs={"prompt": shared + [i], "max_tokens": 2}) for i in range(8)]
@@ -120,20 +120,21 @@ class Replay(unittest.TestCase):
         with TwoProcesses() as mesh, tempfile.TemporaryDirectory() as folder:
             folders = [os.path.join(folder, name) for name in ("edge", "first", "second")]
             mesh.device.process.kill()
-            mesh.device.process.wait(30)
+            mesh.device.process.wait(PATIENCE_S)
             mesh.edge.stop()
             start = lambda node, to: Server("--topology", mesh.topology, "--node", node, "--record", to, command=("node",), wait=False)  # noqa: E731
             with start("device0", folders[1]) as device, start("edge", folders[0]) as edge:
-                edge.wait_ready(60)
+                edge.wait_ready()
                 body = {"prompt": "word " * 100, "max_tokens": 2000, "ignore_eos": True}
                 asks = [threading.Thread(target=edge.post, args=("/v1/completions", body)) for _ in range(4)]
                 [t.start() for t in asks]
                 edge.settle("quire_lanes_open", 4)
                 device.process.kill()
-                device.process.wait(30)
-                [t.join(60) for t in asks]
+                device.process.wait(PATIENCE_S)
+                [t.join(300) for t in asks]
+                edge.wait_ready(status=503)
                 with start("device0", folders[2]) as second:
-                    edge.wait_ready(60)
+                    edge.wait_ready()
                     edge.complete(prompt="hello", max_tokens=8)
                     self.assertEqual(edge.stop(), 0)
                     self.assertEqual(second.stop(), 0)

@@ -34,7 +34,7 @@ class Simulate(unittest.TestCase):
         running = self.started("--seeds", "0", "--profile", "large")
         running.stdout.readline()
         running.send_signal(signal.SIGABRT)
-        _, errors = running.communicate(timeout=60)
+        _, errors = running.communicate(timeout=120)
         self.assertEqual((running.returncode, errors), (-signal.SIGABRT, "quire: simulate: ended in seed 0\n"))
 
     def test_a_trace_without_room_is_no_success(self):

@@ -12,7 +12,7 @@ import unittest
 import openai
 from openai import OpenAI
 
-from quire_program import MODEL, QUIRE, Server, free_port, run
+from quire_program import MODEL, PATIENCE_S, QUIRE, Server, free_port, run
 
 PROMPT = [504, 3575, 282, 4649, 314] * 16
 
@@ -107,7 +107,7 @@ class Keys(unittest.TestCase):
             path = os.path.join(folder, "keys.conf")
 
             def refused(*options, has):
-                done = run("serve", "--model", MODEL, *options, check=False, timeout=60)
+                done = run("serve", "--model", MODEL, *options, check=False, timeout=PATIENCE_S)
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
                 for part in has:
@@ -138,7 +138,7 @@ class Keys(unittest.TestCase):
                     with open(path, "rb") as file:
                         shown.append(file.read())
             self.assertGreater(len(shown), 5)
-            tap = subprocess.run([QUIRE, "tap", folder], capture_output=True, timeout=120).stdout
+            tap = subprocess.run([QUIRE, "tap", folder], capture_output=True, timeout=PATIENCE_S).stdout
             self.assertIn(b"tenant=1", tap)
             self.assertIn(b"tenant=2", tap)
             shown.append(tap)

@@ -24,6 +24,7 @@
 #include "messages/schema.h"
 #include "model/model.h"
 
+enum { STAND_WAIT_S = 60 /* long enough for any machine; what is waited for comes soon */ };
 enum { STAND_PENDING = 4096, STAND_OPEN = 1100, STAND_VOCABULARY = 300, STAND_REPLY_BYTES = 1 << 20 };
 
 typedef struct pending {
@@ -440,9 +441,10 @@ static inline uint32_t stand_get(stand_t *s, const uint32_t *number)
     pthread_mutex_unlock(&s->lock);
     return value;
 }
-static bool stand_wait(stand_t *s, const uint32_t *number, uint32_t least, uint32_t ms)
+/* Waits until a number of the script is so large; false: it never was. */
+static bool stand_wait(stand_t *s, const uint32_t *number, uint32_t least)
 {
-    for (uint32_t i = 0; i < ms; i++) {
+    for (uint32_t ms = 0; ms < STAND_WAIT_S * 1000; ms++) {
         if (stand_get(s, number) >= least) return true;
         usleep(1000);
     }
@@ -457,7 +459,7 @@ static int client_connect(const stand_t *s)
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(s->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    struct timeval limit = {.tv_sec = 8};
+    struct timeval limit = {.tv_sec = STAND_WAIT_S};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     return fd;
@@ -479,6 +481,7 @@ typedef struct reply {
     size_t count;
     char *body; /* into bytes, chunks undone */
     bool whole; /* a chunked body had its end, or Content-Length bytes came */
+    bool closed; /* the server closed; else it was silent to the end */
     uint64_t took_us;
 } reply_t;
 
@@ -502,7 +505,7 @@ static void undo_chunks(reply_t *r)
     *to = 0;
 }
 
-/* Reads until the server closes (or 8 s of silence). */
+/* Reads until the server closes (or STAND_WAIT_S of silence). */
 static reply_t client_read(int fd)
 {
     reply_t r = {0};
@@ -512,6 +515,7 @@ static reply_t client_read(int fd)
     for (;;) {
         if (r.count + 65536 > capacity) r.bytes = realloc(r.bytes, capacity *= 2);
         ssize_t got = recv(fd, r.bytes + r.count, 65535, 0);
+        r.closed = got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK);
         if (got <= 0) break;
         r.count += (size_t)got;
     }

@@ -23,6 +23,8 @@
 #include <zmq.h>
 #include <cmocka.h>
 
+static atomic_uint edge_up; /* whether the toy router has its link, for who waits for it */
+
 /* ---- toy router (node 1) asks the toy worker (node 2) ------------------------------------------------------------------------ */
 
 static void ask(toy_t *toy, qr_outbox_t *outbox)
@@ -39,6 +41,7 @@ static void router_handle(void *self, const qr_given_t *given, const qr_message_
     (void)given;
     if (toy_life(toy, m, outbox)) {
         if (m->type == QR_MESSAGE_link_down) toy->open_probes = 0;
+        atomic_store(&edge_up, (uint32_t)toy->up);
         if (m->type == QR_MESSAGE_link_up) ask(toy, outbox);
         if (m->type == QR_MESSAGE_stop) toy->up = 0;
         return;
@@ -91,7 +94,7 @@ static int setup(void **state)
     qr_text_t error;
     qr_text_init(&error, words, sizeof words);
     if (!mkdtemp(folder)) return -1;
-    next_port = 20000 + (int)(getpid() % 20000);
+    next_port = 10000 + (int)(getpid() % 10000) * 2;
     given = toy_given();
     given->params.peer_down_ms = 500;
     return qr_topology_keys_make(folder, "edge", keys[0], &error) || qr_topology_keys_make(folder, "device0", keys[1], &error) ? -1 : 0;
@@ -106,12 +109,29 @@ static int teardown(void **state)
     return system(command);
 }
 
+static bool is_free(int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    bool free = bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    (void)close(fd);
+    return free;
+}
+
+/* Two ports that nobody has; below those that the system hands out to whoever connects. */
+static void take_ports(void)
+{
+    do next_port = next_port + 2 < 32000 ? next_port + 2 : 10000;
+    while (!is_free(next_port) || !is_free(next_port + 1));
+}
+
 static void make_topology(bool curve)
 {
     char text[1024], words[256];
     qr_text_t error;
     qr_text_init(&error, words, sizeof words);
-    next_port += 2;
+    take_ports();
     char public[2][64];
     for (int i = 0; i < 2; i++)
         (void)snprintf(public[i], sizeof public[i], curve ? "    public = \"%s\"\n" : "    insecure = 1\n", keys[i]);
@@ -146,10 +166,10 @@ static qr_mesh_counts_t counts_of(const qr_mesh_t *mesh)
     return counts;
 }
 
-/* Waits for a condition on a node's counts, at most 10 s. */
+/* Waits for a condition on a node's counts, at most a minute. */
 #define UNTIL(condition)                                                                                                                   \
     do {                                                                                                                                   \
-        uint64_t end = qr_clock_us() + 10000000;                                                                                           \
+        uint64_t end = qr_clock_us() + 60000000;                                                                                           \
         while (!(condition) && qr_clock_us() < end) usleep(2000);                                                                          \
         assert_true(condition);                                                                                                            \
     } while (0)
@@ -203,7 +223,7 @@ static void test_restart_is_a_new_session(void **state)
     finish(&device);
     qr_mesh_destroy(&device);
     const toy_t *router = qr_mesh_state(edge, qr_address(1, 0, QR_ROLE_router, 0));
-    usleep(900000);
+    UNTIL(!atomic_load(&edge_up));
     device = node_new("device0");
     uint64_t before = counts_of(edge).link_received;
     UNTIL(counts_of(edge).link_received > before + 100);
@@ -331,12 +351,11 @@ static void test_kill_is_noticed(void **state)
     UNTIL(counts_of(edge).link_received > 100);
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    uint64_t killed_us = qr_clock_us();
-    UNTIL(counts_of(edge).link_down_dropped > 0 || qr_clock_us() - killed_us > 1200000);
+    UNTIL(!atomic_load(&edge_up));
     finish(&edge);
     const toy_t *router = qr_mesh_state(edge, qr_address(1, 0, QR_ROLE_router, 0));
-    assert_int_equal(router->links_up, 1);
-    assert_true(router->links_down >= 1);
+    assert_true(router->links_up >= 1); /* more where the machine is too busy to keep one */
+    assert_int_equal(router->links_down, router->links_up);
     assert_true(router->open_probes == 0);
     qr_mesh_destroy(&edge);
 }
@@ -354,7 +373,7 @@ typedef struct hand {
 static void hand_open(hand_t *hand, const char *routing, int port, const char *public_key, const char *secret)
 {
     char endpoint[64];
-    int zero = 0, timeout = 300, mark = 16;
+    int zero = 0, timeout = 10000, mark = 16;
     memset(hand, 0, sizeof *hand);
     hand->session = 77;
     hand->epoch = 5;
@@ -373,6 +392,14 @@ static void hand_open(hand_t *hand, const char *routing, int port, const char *p
     }
     (void)snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", port);
     assert_int_equal(zmq_connect(hand->socket, endpoint), 0);
+}
+
+/* For who expects no answer, or that sends are refused. */
+static void hand_brief(hand_t *hand)
+{
+    int timeout = 300;
+    zmq_setsockopt(hand->socket, ZMQ_RCVTIMEO, &timeout, sizeof timeout);
+    zmq_setsockopt(hand->socket, ZMQ_SNDTIMEO, &timeout, sizeof timeout);
 }
 
 static void hand_close(hand_t *hand)
@@ -445,11 +472,13 @@ static void test_TR_05(void **state)
     hand_t hand;
     qr_message_t probe = probe_to_worker(1);
     hand_open(&hand, "n1", next_port, NULL, NULL); /* (a) no mechanism */
+    hand_brief(&hand);
     assert_false(hand_greet(&hand));
     hand_send(&hand, &probe);
     hand_close(&hand);
     assert_int_equal(zmq_curve_keypair(public_key, secret), 0); /* (b) a key that nobody listed */
     hand_open(&hand, "n1", next_port, public_key, secret);
+    hand_brief(&hand);
     assert_false(hand_greet(&hand));
     hand_send(&hand, &probe);
     hand_close(&hand);
@@ -457,6 +486,7 @@ static void test_TR_05(void **state)
     assert_int_equal(counts_of(device).link_received, 0);
     assert_int_equal(qr_topology_secret_read(folder, "edge", secret, &error), 0);
     hand_open(&hand, "n9", next_port, keys[0], secret); /* the right key under another node's name */
+    hand_brief(&hand);
     assert_false(hand_greet(&hand));
     hand_close(&hand);
     assert_int_equal(counts_of(device).link_received, 0);
@@ -572,6 +602,7 @@ static void test_a_flood_is_dropped(void **state)
     hand_open(&hand, "n1", next_port, NULL, NULL);
     assert_true(hand_greet(&hand));
     UNTIL(counts_of(device).link_sessions == 1);
+    hand_brief(&hand);
     uint8_t *salt = calloc(1, SALT_BYTES), *wire = malloc(WIRE_BYTES);
     qr_message_t offer = probe_to_worker(1);
     offer.type = QR_MESSAGE_offer;
@@ -695,18 +726,15 @@ static void *fast_body(void *context)
     return NULL;
 }
 
-#ifdef QR_SANITIZED
-enum { GAP_US = 2000000 };
-#else
-enum { GAP_US = 200000 };
-#endif
+enum { GAP_US = 4000000 }; /* whoever waits for the slow peer waits until its silence is noticed: SILENCE_MS */
+enum { SILENCE_MS = 10000 };
 
 static void slow_peer(bool vanishes)
 {
     char text[1024], words[256];
     qr_text_t error;
     qr_text_init(&error, words, sizeof words);
-    next_port += 2;
+    take_ports();
     (void)snprintf(
         text, sizeof text,
         "version = 1\nnode = one\n    id = 1\n    insecure = 1\n    host = h\n        actor = heartbeat\nnode = device0\n    id = 2\n"
@@ -718,7 +746,7 @@ static void slow_peer(bool vanishes)
     qr_mesh_config_t config = {
         .topology = &topology, .node = "device0", .classes = floods, .class_count = 1, .given = given, .log_level = QR_LEVEL_ERROR};
     qr_mesh_t *device = NULL;
-    given->params.peer_down_ms = 5000; /* silence is not what ends it here */
+    given->params.peer_down_ms = SILENCE_MS; /* silence is not what ends it here */
     if (qr_mesh_new(&config, &device, &error) != 0) fail_msg("%s", words);
     static fast_t fast;
     memset(&fast, 0, sizeof fast);
@@ -739,7 +767,7 @@ static void slow_peer(bool vanishes)
         hand_close(&slow);
     }
     /* Not read: marks and buffers fill up, the send is refused, the session ends. Nothing waits. */
-    uint64_t end = qr_clock_us() + 20000000;
+    uint64_t end = qr_clock_us() + 60000000;
     while (counts_of(device).link_down_dropped == dropped && qr_clock_us() < end) {
         usleep(20000);
         if (!vanishes) say_hello_as(&slow, 1);
