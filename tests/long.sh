@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 75 minutes in all on 2 cores.
+# Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 75 minutes in all on 2 quiet cores.
 #   tests/long.sh           all parts
 #   tests/long.sh S3 S8     these parts alone; their sections of RESULTS.md are replaced, the others stay with the commit they were run on
 set -uo pipefail
@@ -63,7 +63,7 @@ halves() { # profile, seeds: two processes, half of the seeds each
   cat "$scratch/half.txt"
   return $status
 }
-W1() { halves mixed 20000; }                                   # seeds
+W1() { halves mixed 10000; }                                   # seeds
 W2() { tests/mutants/sim.sh; }                                 # seeded defects, all caught within 500 seeds
 W3() { $folder/quire simulate --profile large --seeds 1; }     # 1,023 workers, ten minutes at 200 requests a second
 W4() { halves failover 9000 && halves process 4000 && halves catalog 4000 && halves store 4000; } # nodes and single units that end and begin anew, 20,000 times and more
