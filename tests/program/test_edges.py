@@ -140,9 +140,7 @@ class Ends(unittest.TestCase):
         with Server("--stop-budget-ms", 100, "--threads", 2, "--isa", "scalar", "--prefill-tile", 4096) as server:
             s = self.ask_raw(server, prompt="a b c d " * 1800, max_tokens=9)
             server.settle("quire_lanes_open", 1)
-            begin = time.monotonic()
-            self.assertEqual(server.stop(signal.SIGINT), 0)
-            print("STOPTIME", time.monotonic() - begin)
+            self.assertEqual(server.stop(signal.SIGINT), 0)  # the batch itself would take minutes
             s.close()
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as prompt:
             prompt.write("a b c d " * 1800)
@@ -173,7 +171,7 @@ class Ends(unittest.TestCase):
                 self.assertIn("standard output could not be written", done.stderr)
 
     def test_client_that_leaves_cancels_its_work(self):
-        with Server("--max-lanes", 2) as server:
+        with Server("--max-lanes", 2, "--no-store") as server:  # no captures: all pages are back as soon as the lanes are closed
             for stream in (True, False):
                 s = socket.create_connection(("127.0.0.1", server.port))
                 body = json.dumps({"prompt": "word " * 4000, "max_tokens": 500, "stream": stream, "ignore_eos": True}).encode()
