@@ -83,7 +83,7 @@ static inline void spill_refusals(const spill_world_t *w)
         assert_int_equal(answer.body.page_spilled.reason, QR_E_INVALID);
     }
     assert_int_equal(spill_out(w, 51, page), 0);
-    assert_int_equal(spill_out(w, 51, page), QR_E_IN_USE); /* and what it has stays */
+    assert_int_equal(spill_out(w, 51, page), QR_E_IN_USE);                 /* and what it has stays */
     assert_int_equal(spill_back(w, 51, 0, page - 1).reason, QR_E_INVALID); /* not the rows that were spilled: given up, never half right */
     assert_int_equal(spill_give_up(w, 51), QR_E_NOT_FOUND);
 }

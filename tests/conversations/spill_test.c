@@ -316,8 +316,7 @@ static void test_the_conversation(void **state)
 {
     (void)state;
     place_t p = place_new(SPILL_BLOCKS);
-    spill_world_t world = {
-        .context = p.m, .page_tokens = PAGE, .groups = 1, .ask = moves_ask, .fill = moves_fill, .holds = moves_holds};
+    spill_world_t world = {.context = p.m, .page_tokens = PAGE, .groups = 1, .ask = moves_ask, .fill = moves_fill, .holds = moves_holds};
     memcpy(world.out, p.out, sizeof world.out);
     memcpy(world.in, p.in, sizeof world.in);
     spill_conversation_run(&world);

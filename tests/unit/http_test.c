@@ -931,7 +931,7 @@ static void test_finished_stream_expires(void **state)
     int fd = client_open_post(s, "/v1/completions", "{\"prompt\":\"FLOOD\",\"stream\":true}");
     assert_true(stand_wait(s, &s->cancels, 1));
     for (int i = 0; i < 3000 && descriptor_count() > before + 1; i++) usleep(10000); /* half of libmicrohttpd's minute */
-    assert_int_equal(descriptor_count(), before + 1);                               /* its end is closed, ours is not */
+    assert_int_equal(descriptor_count(), before + 1);                                /* its end is closed, ours is not */
     reply_t r = client_read(fd);
     assert_int_equal(r.status, 200);
     assert_false(r.whole);
@@ -1156,11 +1156,15 @@ static void test_continuations(void **state)
     s->facts = true;
     assert_true(stand_start(s));
     /* Goes on from what was found, under its salt. */
-    assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":2,\"continuation\":\"" SAVED "\"}"), NULL), 200);
+    assert_int_equal(
+        code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":2,\"continuation\":\"" SAVED "\"}"), NULL), 200);
     assert_int_equal(s->last_prefix_count, 2);
     assert_string_equal(s->last_salt, "pepper");
-    assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"cache_salt\":\"x\",\"continuation\":\"" SAVED "\"}"), NULL), 409);
-    assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"continuation\":\"cont-02000000000000000000000000000000\"}"), NULL), 404);
+    assert_int_equal(
+        code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"cache_salt\":\"x\",\"continuation\":\"" SAVED "\"}"), NULL), 409);
+    assert_int_equal(
+        code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"continuation\":\"cont-02000000000000000000000000000000\"}"), NULL),
+        404);
     stand_set(s, other_model, true);
     assert_int_equal(code_of(client_post(s, "/v1/completions", "{\"prompt\":\"abc\",\"continuation\":\"" SAVED "\"}"), NULL), 409);
     assert_int_equal(s->submits, 1);
@@ -1169,7 +1173,8 @@ static void test_continuations(void **state)
     snprintf(body, sizeof body, "{\"response\":\"%s\",\"name\":\"n\"}", id);
     assert_int_equal(code_of(client_post(s, "/v1/continuations", body), id), 200);
     assert_memory_equal(id, "cont-", 5);
-    assert_string_equal(s->last_saved, "\xFE" "abcabcd");
+    assert_string_equal(s->last_saved, "\xFE"
+                                       "abcabcd");
     assert_int_equal(s->last_saved_count, 3 + 4);
     assert_int_equal(s->renders, 1);
     assert_int_equal(code_of(client_post(s, "/v1/continuations", "{\"response\":\"cmpl-0000000000000000\"}"), NULL), 404);

@@ -754,7 +754,8 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
         fprintf(out, ",\n .store = {%lluu, %lluu, %lluu, %u, %u, %u, 0}", (unsigned long long)s->bytes_max, (unsigned long long)s->write_us,
                 (unsigned long long)s->move_ns, s->slots, s->restore_max_ms, s->capture_max_ms);
     if (plan->over_commit)
-        fprintf(out, ",\n .over_commit = %u, .tranche_tokens = %u, .preempt_quantum = %u, .spill_row_ns = %lluu, .spill_pages = %u, "
+        fprintf(out,
+                ",\n .over_commit = %u, .tranche_tokens = %u, .preempt_quantum = %u, .spill_row_ns = %lluu, .spill_pages = %u, "
                 ".spill_fail_one_in = %u",
                 plan->over_commit, plan->tranche_tokens, plan->preempt_quantum, (unsigned long long)plan->spill_row_ns, plan->spill_pages,
                 plan->spill_fail_one_in);
@@ -857,10 +858,11 @@ static void report(const options_t *o, qr_sim_plan_t *plan, const qr_sim_result_
 static void print_store(const qr_sim_store_counts_t *t, const qr_sim_spills_t *s, uint64_t preemptions)
 {
     if (preemptions)
-        printf("  %llu lanes made room for earlier requests: %llu rows were kept, %llu times none; %llu came back, %llu times not all; %llu "
-               "dropped\n",
-               (unsigned long long)preemptions, (unsigned long long)s->spilled, (unsigned long long)s->refused,
-               (unsigned long long)s->unspilled, (unsigned long long)s->unspills_failed, (unsigned long long)s->dropped);
+        printf(
+            "  %llu lanes made room for earlier requests: %llu rows were kept, %llu times none; %llu came back, %llu times not all; %llu "
+            "dropped\n",
+            (unsigned long long)preemptions, (unsigned long long)s->spilled, (unsigned long long)s->refused,
+            (unsigned long long)s->unspilled, (unsigned long long)s->unspills_failed, (unsigned long long)s->dropped);
     if (!t->written) return;
     printf("  store: %llu files written, %llu failed, %llu torn, %llu without room, %llu dropped, %llu damaged, %llu of those found by a "
            "move; %llu leases, %llu uploads and %llu failed, %llu downloads, %llu fences; %llu restores, %llu whole, %llu rows\n",

@@ -317,7 +317,8 @@ static void answer_spill(transfer_t *self, const qr_given_t *given, spill_move_t
         counts->unspilled += boundary - m->start;
         counts->unspills_failed += reason != 0;
         qr_send(outbox, scheduler, page_unspilled,
-                (&(qr_page_unspilled_t){.key = m->key, .boundary = boundary, .reason = reason, .bytes = 8ull * (boundary - m->start), .move_us = took_us}));
+                (&(qr_page_unspilled_t){
+                    .key = m->key, .boundary = boundary, .reason = reason, .bytes = 8ull * (boundary - m->start), .move_us = took_us}));
     } else {
         counts->spilled += reason ? 0 : m->end;
         counts->refused += reason != 0;
