@@ -23,6 +23,7 @@
  * C5. A lookup's boundary is the longest whose parts all stand somewhere that is not hidden: of groups that keep the whole prefix every
  *     chunk, of a window of w tokens the chunks that end after the boundary - w + 1.
  * C6. While a snapshot is taken in, every lookup is a miss. Another log, a shorter log or a snapshot begins with an empty index.
+ * C8. A probe is answered BUSY until the tail has caught up, or has not for catalog_wait_ms since the start (a log that cannot be read).
  * C7. At most one tail is open. Without progress the next one waits RETRY_US. */
 #include "actors/catalog_replica.h"
 
@@ -82,11 +83,13 @@ typedef struct catalog_replica {
     uint64_t log_id, applied, newest; /* C1 */
     uint64_t snapshot_tx, cursor;     /* being taken in; 0 = none */
     uint64_t retry_us, level;
+    uint64_t wait_until_us; /* C8 */
     uint64_t lookups, hits, left, skipped;
     uint64_t nodes_at, parts_at, buckets_at, heap_at, columns_at; /* offsets of what follows this struct */
     uint32_t nodes_max, groups_max, bucket_count;                 /* buckets: a power of two */
     uint32_t node_count, heap_count, free_node, used_high;        /* used_high: nodes from there on were never used */
-    uint32_t asking, layout_count, unused;
+    uint32_t asking, layout_count;
+    uint32_t caught_up; /* 1: once it had all; 2: it was not waited for */
     owner_t owners[OWNERS_MAX];
     layout_t layouts[QR_CATALOG_LAYOUTS];
 } catalog_replica_t;
@@ -637,9 +640,10 @@ static void catalog_replica_init(void *block, const qr_given_t *given, uint64_t 
 }
 
 /* Ready at once: until the tail has caught up, a miss means recompute. */
-static void on_start(catalog_replica_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+static void on_start(catalog_replica_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_start_t *b = &message->body.start;
+    self->wait_until_us = message->now_us + given->params.catalog_wait_ms * 1000;
     self->epoch = b->epoch;
     self->seed = b->seed;
     for (uint64_t i = 0; i < b->partners.count; i++)
@@ -647,6 +651,19 @@ static void on_start(catalog_replica_t *self, const qr_message_t *message, qr_ou
     qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_started, 0, self->epoch, self->nodes_max, self->writer);
     qr_send(outbox, message->from, ready, &(qr_ready_t){0});
     if (self->writer) ask(self, outbox);
+}
+
+/* C8. */
+static void on_probe(catalog_replica_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    bool all = self->log_id && !self->snapshot_tx && self->applied == self->newest;
+    if (all || !self->writer) self->caught_up = 1;
+    if (!self->caught_up && message->now_us >= self->wait_until_us && !QR_MUTANT(729)) {
+        qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_catalog_late, 0, self->applied, self->newest, 0);
+        self->caught_up = 2;
+    }
+    qr_send(outbox, message->from, probe_done,
+            (&(qr_probe_done_t){.probe_id = message->body.probe.probe_id, .reason = self->caught_up || QR_MUTANT(728) ? 0 : QR_E_BUSY}));
 }
 
 static void on_alarm(catalog_replica_t *self, uint64_t now_us, qr_outbox_t *outbox)
@@ -661,14 +678,14 @@ static void on_alarm(catalog_replica_t *self, uint64_t now_us, qr_outbox_t *outb
 
 static void catalog_replica_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
-    (void)given;
     catalog_replica_t *self = block;
     switch (message->type) {
-    case QR_MESSAGE_start: on_start(self, message, outbox); break;
+    case QR_MESSAGE_start: on_start(self, given, message, outbox); break;
     case QR_MESSAGE_alarm: on_alarm(self, message->now_us, outbox); break;
     case QR_MESSAGE_tail_batch: on_tail_batch(self, message, outbox); break;
     case QR_MESSAGE_tail_refused: on_tail_refused(self, message, outbox); break;
     case QR_MESSAGE_lookup: on_lookup(self, message, outbox); break;
+    case QR_MESSAGE_probe: on_probe(self, message, outbox); break;
     case QR_MESSAGE_link_up: on_link_up(self, message, outbox); break;
     case QR_MESSAGE_link_down: on_link_down(self, message); break;
     case QR_MESSAGE_peer_down: on_peer_down(self, message); break;

@@ -9,6 +9,8 @@
  *                            |    (no room: chunk_victims, publish WITHDRAW, chunk_drop, once more)          |
  *                            | -- publish NODE, PART, REPLICA -------------------------------------------->  |
  *     <-- captured --------- |
+ *                            | -- chunk_losses --------> |  open until something is damaged or gone
+ *                            |    (its names, publish WITHDRAW, chunk_drop)                                  |
  *
  * One capture is under way, chunk by chunk from the first that is missing (be it before start_rows: a chain with a gap restores nothing),
  * parents first: a chunk is begun when the one before is published, and storage is asked again how much of the rest is there. Of a chunk's
@@ -19,6 +21,9 @@
  * A capture that cannot go on is answered at once; what it had open is wound down before the next one begins: slots and pins come back
  * with their answers, a chunk that turned out to be durable is published, what was withdrawn is dropped. Parts of a chunk that never
  * became whole stay: they are found by the next capture of the chain, or leave as victims, withdrawn like any other.
+ *
+ * Between two captures what storage has lost is withdrawn, by the way that room is made. If that is refused it is tried again, later and
+ * later.
  *
  * A publish that is lost with its link, or whose outcome the catalog writer does not know, is asked again with the same sequence. Refused
  * because the catalog writer is busy or its log failed: asked again until the capture is given up. STALE: published anew, a few times.
@@ -36,7 +41,8 @@
  * K2. One slot at most is PINNING or LOADING, one WRITING. A pin is held in LOADING only.
  * K3. A node is published only when every group of it is durable. At most one publish is open or to be repeated.
  * K4. A file is dropped only when its replica's withdrawal was committed, or when it was never published.
- * K5. The capture under way is answered exactly once; `abandoned` says that it was, and that something is still open.
+ * K5. The capture under way is answered exactly once; `abandoned` says that it was, or that losses are withdrawn, and that something is
+ *     still open.
  * K6. Nothing waits while nothing is under way, unless this actor drains.
  * K7. Rows count as durable when chunk_find named them, or when their node was committed. */
 #include "actors/checkpoint_writer.h"
@@ -56,6 +62,8 @@ enum {
     RETRY_AFTER_MS = 100, /* when the catalog writer does not say */
     WANTED_MAX = QR_CONTINUATION_ASKS,
     PLACES = QR_CAPTURES_MAX + WANTED_MAX, /* the last ones are of wanted captures */
+    LOSSES_AGAIN_US = 1000000,
+    LOSSES_AGAIN_US_MAX = 64000000,
     CHANGES_MAX = QR_CAPTURE_DROPS > 1 + 2 * QR_GROUPS_MAX ? QR_CAPTURE_DROPS : 1 + 2 * QR_GROUPS_MAX
 };
 #define NONE UINT32_MAX
@@ -63,10 +71,12 @@ enum {
 _Static_assert(CHANGES_MAX <= (int)QR_CATALOG_CHANGES_MAX, "every publish fits");
 
 enum { FREE, PINNING, LOADING, STAGED, WRITING };
-enum { IDLE, HASHING, FINDING, STAGING, VICTIMS, WITHDRAWING, DROPPING, PUBLISHING };
-static const char *const phase_names[] = {"idle", "hashing", "finding", "staging", "victims", "withdrawing", "dropping", "publishing"};
+enum { IDLE, HASHING, FINDING, STAGING, VICTIMS, WITHDRAWING, DROPPING, PUBLISHING, LOSSES };
+static const char *const phase_names[] = {"idle",        "hashing",  "finding",    "staging", "victims",
+                                          "withdrawing", "dropping", "publishing", "losses"};
 enum { QUIET, OPEN, LOST, AGAIN }; /* publish: none, asked, its link ended, to be asked again at again_us */
-enum { ROOM = 1, CLEANUP = 2 };    /* why files are withdrawn and dropped: room is needed, or their node was refused */
+/* Why files are withdrawn and dropped: room is needed, their node was refused, or they are lost. */
+enum { ROOM = 1, CLEANUP = 2, LOST_FILES = 3 };
 /* Why captures ended early, as they are counted. */
 enum { WHY_BUSY, WHY_WORTHLESS, WHY_GONE, WHY_FULL, WHY_IO, WHY_LATE, WHY_UNPUBLISHED, WHY_OTHER, WHYS };
 
@@ -88,10 +98,11 @@ typedef struct checkpoint_writer {
     uint64_t tokens_at, chains_at;
     uint64_t drain_asker, drain_by_us, stop_asker, stop_by_us;
     uint64_t tickets;
-    uint64_t progress_us;        /* when anything was last answered for what is under way */
-    uint64_t sequence, again_us; /* of the newest publish; when it is asked again */
-    uint64_t withdrawn;          /* 1: what is being dropped has been withdrawn, or was never published (K4) */
-    uint64_t captures, done, rows, bytes, drops, orphans;
+    uint64_t progress_us;                   /* when anything was last answered for what is under way */
+    uint64_t sequence, again_us;            /* of the newest publish; when it is asked again */
+    uint64_t withdrawn;                     /* 1: what is being dropped has been withdrawn, or was never published (K4) */
+    uint64_t losses_at_us, losses_again_us; /* when losses are asked for again, and how much later after that */
+    uint64_t captures, done, rows, bytes, drops, orphans, losses;
     uint64_t skipped[WHYS];
     qr_capture_costs_t costs;
     uint64_t sizes[QR_GROUPS_MAX]; /* of the durable files of the chunk under way */
@@ -102,11 +113,13 @@ typedef struct checkpoint_writer {
     uint32_t written; /* bit g: group g of the chunk under way is durable */
     uint32_t room_tries, stale_tries, publish;
     uint32_t purpose, round; /* of what is withdrawn and dropped; number of the newest question of which one is open */
-    uint32_t asked;          /* 1: chunk_find or chunk_victims is open */
+    uint32_t asked;          /* 1: chunk_find, chunk_victims or chunk_losses (now) is open */
     uint32_t unpins, drops_open, victim_count;
     uint32_t draining, stopping, group_count, page_tokens, chunk_tokens, tokens_max, slot_count;
-    uint32_t unwanted, unused; /* nodes in a row that the catalog took for wrong; at UNWANTED_MAX nothing is captured any more */
-    uint32_t doubt;            /* 1: an earlier asking of the node's publish may have been committed */
+    uint32_t unwanted;       /* nodes in a row that the catalog took for wrong; at UNWANTED_MAX nothing is captured any more */
+    uint32_t doubt;          /* 1: an earlier asking of the node's publish may have been committed */
+    uint32_t watching, lost; /* chunk_losses is open; storage said that there are some */
+    uint32_t storage_gone;   /* until link_up: what is asked of it is not answered */
     uint8_t contents[32 * QR_GROUPS_MAX];
     uint8_t root[32];
     uint8_t victim_chains[32 * QR_CAPTURE_DROPS];
@@ -375,12 +388,74 @@ static void on_victims(const call_t *call)
         withdraw(call, ROOM);
 }
 
+/* ---- losses --------------------------------------------------------------------------------------------------------------------- */
+
+static void ask_losses(const call_t *call, uint8_t now)
+{
+    qr_send(call->outbox, call->self->storage, chunk_losses, (&(qr_chunk_losses_t){.key = qr_handle(0, call->self->round), .now = now}));
+}
+
+/* Whether nothing but losses is to be done, or the first of them can be asked for. */
+static void begin_losses(const call_t *call)
+{
+    checkpoint_writer_t *self = call->self;
+    if (!self->catalog || self->draining || self->storage_gone) return;
+    if (self->lost && self->phase == IDLE && self->link && call->message->now_us >= self->losses_at_us) {
+        self->phase = LOSSES;
+        self->abandoned = 1; /* nobody waits for it */
+        self->asked = 1;
+        self->progress_us = call->message->now_us;
+        self->round = raised(self->round);
+        ask_losses(call, 1);
+    } else if (!self->lost && !self->watching && !self->abandoned) {
+        self->watching = 1;
+        ask_losses(call, 0);
+    }
+}
+
+static void on_losses(const call_t *call)
+{
+    checkpoint_writer_t *self = call->self;
+    const qr_chunk_losses_named_t *b = &call->message->body.chunk_losses_named;
+    self->asked = 0;
+    self->victim_count = 0;
+    bool even = b->chains.count == 32 * b->groups.count;
+    for (uint64_t i = 0; even && i < b->groups.count && self->victim_count < QR_CAPTURE_DROPS; i++) {
+        memcpy(self->victim_chains + 32ull * self->victim_count, b->chains.data + 32 * i, 32);
+        self->victim_groups[self->victim_count++] = b->groups.data[i];
+    }
+    self->lost = 0;
+    if (QR_MUTANT(730) && self->victim_count)
+        self->purpose = LOST_FILES, drop(call);
+    else if (self->victim_count)
+        withdraw(call, LOST_FILES);
+}
+
+/* The catalog does not take the withdrawal: later. */
+static void losses_refused(checkpoint_writer_t *self, uint64_t now_us)
+{
+    self->lost = !QR_MUTANT(731);
+    self->losses_at_us = now_us + self->losses_again_us;
+    self->losses_again_us = qr_min_u64(2 * self->losses_again_us, LOSSES_AGAIN_US_MAX);
+}
+
+/* No answer for what is under way. */
+static void on_watched(const call_t *call, uint64_t key)
+{
+    if (!call->self->watching) qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_stale, 0, call->message->type, key, call->self->round);
+    call->self->lost |= call->self->watching;
+    call->self->watching = 0;
+}
+
 static void on_dropped(const call_t *call)
 {
     checkpoint_writer_t *self = call->self;
     const qr_chunk_dropped_t *b = &call->message->body.chunk_dropped;
     self->drops_open--;
-    self->drops += b->reason == 0;
+    if (self->purpose == LOST_FILES)
+        self->losses++;
+    else
+        self->drops += b->reason == 0;
     if (self->drops_open) return;
     self->withdrawn = 0;
     self->victim_count = 0;
@@ -563,6 +638,7 @@ static void on_committed(const call_t *call)
     if (self->unwanted < UNWANTED_MAX) self->unwanted = 0;
     self->publish = QUIET;
     if (self->phase == WITHDRAWING) {
+        if (self->purpose == LOST_FILES) self->losses_again_us = LOSSES_AGAIN_US;
         drop(call);
         return;
     }
@@ -604,6 +680,11 @@ static void refused_for_good(const call_t *call, uint32_t reason)
             drop(call);
         else
             withdraw(call, CLEANUP);
+    } else if (self->purpose == LOST_FILES && unheard_of(reason)) {
+        drop(call); /* the log never had such a node */
+    } else if (self->purpose == LOST_FILES) {
+        self->victim_count = 0;
+        losses_refused(self, call->message->now_us);
     } else if (self->purpose == CLEANUP) {
         self->orphans += self->victim_count;
         qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_chunk_orphaned, 0, reason, self->sequence, 0);
@@ -769,6 +850,7 @@ static void checkpoint_writer_init(void *block, const qr_given_t *given, uint64_
     self->chains_at = sizeof(checkpoint_writer_t);
     self->tokens_at = self->chains_at + 32ull * (self->tokens_max / self->chunk_tokens);
     self->capture = NONE;
+    self->losses_again_us = LOSSES_AGAIN_US;
     self->drain_by_us = self->stop_by_us = self->again_us = QR_NEVER_US;
 }
 
@@ -796,7 +878,10 @@ static void storage_lost(const call_t *call)
         if (self->slots[i].state == WRITING) self->slots[i].state = FREE;
     give_up(call, QR_E_PEER_DOWN);
     self->round = raised(self->round);
+    self->lost = self->asked != 0 && self->phase == LOSSES ? 1 : self->lost;
     self->asked = 0;
+    self->watching = 0;
+    self->storage_gone = 1;
     if (self->phase == DROPPING) {
         self->orphans += self->drops_open;
         self->drops_open = self->victim_count = 0;
@@ -823,8 +908,11 @@ static void on_link_down(const call_t *call)
 static void on_link_up(const call_t *call)
 {
     checkpoint_writer_t *self = call->self;
+    if (call->message->body.link_up.node == qr_address_node(self->storage) && !QR_MUTANT(732)) self->storage_gone = 0;
     if (!self->catalog || call->message->body.link_up.node != qr_address_node(self->catalog)) return;
     self->link = 1;
+    self->losses_again_us = LOSSES_AGAIN_US;
+    self->losses_at_us = call->message->now_us;
     if (self->publish != LOST) return;
     qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_publish_lost, 0, self->sequence, QR_E_PEER_DOWN, 0);
     if (QR_MUTANT(627)) self->sequence++;
@@ -902,11 +990,14 @@ static void pump(const call_t *call)
         self->phase = IDLE;
         self->abandoned = self->late = self->written = self->chunk_count = self->victim_count = 0;
     }
+    begin_losses(call);
     begin_next(call);
     hash(call);
     stage(call);
     settle_life(call);
     uint64_t again_us = qr_min_u64(self->again_us, self->phase == HASHING ? call->message->now_us : QR_NEVER_US);
+    if (self->lost && self->phase == IDLE && self->link && !self->draining && !self->storage_gone)
+        again_us = qr_min_u64(again_us, self->losses_at_us);
     call->outbox->alarm_us = qr_min_u64(qr_min_u64(self->drain_by_us, self->stop_by_us), qr_min_u64(again_us, late_us(self, call->given)));
 }
 
@@ -919,12 +1010,12 @@ enum {
 static void on_metrics_read(const call_t *call)
 {
     const checkpoint_writer_t *self = call->self;
-    static const uint32_t ids[] = {METRIC_captures_total,           METRIC_captures_open,        METRIC_captures_done_total,
-                                   METRIC_captured_rows_total,      METRIC_captured_bytes_total, METRIC_captures_busy_total,
-                                   METRIC_captures_worthless_total, METRIC_captures_gone_total,  METRIC_captures_full_total,
-                                   METRIC_captures_io_total,        METRIC_captures_late_total,  METRIC_captures_unpublished_total,
-                                   METRIC_captures_other_total,     METRIC_chunks_dropped_total, METRIC_chunks_orphaned_total,
-                                   METRIC_capture_download_kib_ns,  METRIC_capture_write_kib_ns};
+    static const uint32_t ids[] = {METRIC_captures_total,           METRIC_captures_open,           METRIC_captures_done_total,
+                                   METRIC_captured_rows_total,      METRIC_captured_bytes_total,    METRIC_captures_busy_total,
+                                   METRIC_captures_worthless_total, METRIC_captures_gone_total,     METRIC_captures_full_total,
+                                   METRIC_captures_io_total,        METRIC_captures_late_total,     METRIC_captures_unpublished_total,
+                                   METRIC_captures_other_total,     METRIC_chunks_dropped_total,    METRIC_chunks_orphaned_total,
+                                   METRIC_chunks_lost_total,        METRIC_capture_download_kib_ns, METRIC_capture_write_kib_ns};
     const uint64_t *s = self->skipped;
     const uint64_t values[QR_COUNT(ids)] = {self->captures,
                                             captures_open(self),
@@ -941,6 +1032,7 @@ static void on_metrics_read(const call_t *call)
                                             s[WHY_OTHER],
                                             self->drops,
                                             self->orphans,
+                                            self->losses,
                                             self->costs.download_kib_ns,
                                             self->costs.write_kib_ns};
     qr_send(call->outbox, call->message->from, metrics, (&(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(ids)}}));
@@ -983,6 +1075,13 @@ static void on_answer(const call_t *call)
         key = m->body.chunk_victims_named.key;
         take_answer(call, self->phase == VICTIMS && self->asked && current(self, key), key, on_victims);
         break;
+    case QR_MESSAGE_chunk_losses_named:
+        key = m->body.chunk_losses_named.key;
+        if (self->asked && self->phase == LOSSES && current(self, key))
+            take_answer(call, true, key, on_losses);
+        else
+            on_watched(call, key);
+        break;
     case QR_MESSAGE_chunk_dropped:
         key = m->body.chunk_dropped.key;
         take_answer(call, self->phase == DROPPING && self->drops_open && current(self, key), key, on_dropped);
@@ -1020,6 +1119,7 @@ static void checkpoint_writer_handle(void *block, const qr_given_t *given, const
     case QR_MESSAGE_capture: on_capture(&call); break;
     case QR_MESSAGE_chunk_found:
     case QR_MESSAGE_chunk_victims_named:
+    case QR_MESSAGE_chunk_losses_named:
     case QR_MESSAGE_chunk_dropped:
     case QR_MESSAGE_chunk_written:
     case QR_MESSAGE_pages_pinned:

@@ -65,7 +65,7 @@ typedef struct file {
     uint64_t ticket;   /* uploads go in the order of their leases' asking */
     uint32_t state, generation;
     uint32_t restore, part; /* restore NONE: nobody wants it any more */
-    uint8_t parent[32], chain[32], content[32];
+    uint8_t parent[32], chain[32], content[32], stamp[32];
     uint64_t trusted;
 } file_t;
 
@@ -210,6 +210,7 @@ static void begin_upload(restore_streamer_t *self, file_t *f, uint64_t now_us, q
                              .first_block = block,
                              .pages = {pages_of(self, f->restore) + at, block_count(self, from, start + size)}};
     memcpy(body.content.bytes, f->content, 32);
+    if (!QR_MUTANT(722)) memcpy(body.stamp.bytes, f->stamp, 32);
     memcpy(body.parent.bytes, f->parent, 32);
     memcpy(body.chain.bytes, f->chain, 32);
     f->state = MOVING;
@@ -429,6 +430,7 @@ static void on_leased(restore_streamer_t *self, const qr_message_t *message, qr_
     f->bytes = b->bytes;
     f->trusted = b->trusted == 1;
     memcpy(f->content, b->content.bytes, 32);
+    memcpy(f->stamp, b->stamp.bytes, 32);
     if (reason) {
         if (r) fail_part(self, r, f->part, reason);
         f->state = FREE;

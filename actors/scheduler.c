@@ -142,7 +142,8 @@ typedef struct scheduler {
     uint64_t preemptions, recomputed_rows;
     uint64_t transfer, spills_made, ends;
     uint32_t answer_tokens, preempting; /* learned median; lanes that make room (I12: at most 1) */
-    uint32_t preempted, unused;         /* the request whose lane does */
+    uint32_t preempted, catalog_read;   /* the request whose lane does; 1: the replica is not asked any more when probes come */
+    uint32_t probes_out, unused;        /* bit i: the worker's probe i is at the replica */
     qr_calibration_t calibration;
     qr_cost_t cost;
     batch_t batches[QR_BATCHES_IN_FLIGHT]; /* oldest first */
@@ -1732,16 +1733,40 @@ static void scheduler_init(void *block, const qr_given_t *given, uint64_t addres
 static void on_probe(const call_t *call, const qr_message_t *message)
 {
     const qr_probe_t *b = &message->body.probe;
-    if (message->from == call->self->worker)
-        qr_send(call->outbox, call->self->executor, probe, b);
-    else
+    if (message->from != call->self->worker)
         qr_send(call->outbox, message->from, probe_done, (&(qr_probe_done_t){.probe_id = b->probe_id, .reason = QR_E_BUSY}));
+    else if (call->self->replica && !call->self->catalog_read && b->probe_id < 32 && !QR_MUTANT(733)) {
+        call->self->probes_out |= 1u << b->probe_id;
+        qr_send(call->outbox, call->self->replica, probe, b);
+    } else {
+        qr_send(call->outbox, call->self->executor, probe, b);
+    }
+}
+
+/* Of the replica: once it has read the catalog, or will not wait any longer, it is not asked again. */
+static void on_probe_done(const call_t *call, const qr_message_t *message)
+{
+    scheduler_t *self = call->self;
+    const qr_probe_done_t *b = &message->body.probe_done;
+    if (message->from == self->replica && (b->probe_id >= 32 || !(self->probes_out >> b->probe_id & 1))) return; /* answered when it went */
+    if (message->from == self->replica) self->probes_out &= ~(1u << b->probe_id);
+    if (message->from != self->replica || b->reason) {
+        qr_send(call->outbox, self->worker, probe_done, b);
+        return;
+    }
+    self->catalog_read = 1;
+    qr_send(call->outbox, self->executor, probe, (&(qr_probe_t){.probe_id = b->probe_id}));
 }
 
 /* Of this node: the replica is gone, and with it what it was asked. */
-static void on_link_down(scheduler_t *self, uint32_t node)
+static void on_link_down(const call_t *call, uint32_t node)
 {
+    scheduler_t *self = call->self;
     if (node != qr_address_node(self->address)) return;
+    for (uint32_t i = 0; i < 32 && !QR_MUTANT(734); i++)
+        if (self->probes_out >> i & 1)
+            qr_send(call->outbox, self->worker, probe_done, (&(qr_probe_done_t){.probe_id = i, .reason = QR_E_BUSY}));
+    self->probes_out = 0;
     self->lookups_open = 0;
     for (uint32_t i = 0; i < self->requests_max; i++) request_of(self, i)->lookup_id = 0;
 }
@@ -1776,9 +1801,9 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_batch_done: on_batch_done(&call, &message->body.batch_done); break;
     case QR_MESSAGE_batch_failed: on_batch_failed(&call, &message->body.batch_failed); break;
     case QR_MESSAGE_probe: on_probe(&call, message); break;
-    case QR_MESSAGE_probe_done: qr_send(outbox, self->worker, probe_done, &message->body.probe_done); break;
+    case QR_MESSAGE_probe_done: on_probe_done(&call, message); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(&call, message->from); break;
-    case QR_MESSAGE_link_down: on_link_down(self, message->body.link_down.node); break;
+    case QR_MESSAGE_link_down: on_link_down(&call, message->body.link_down.node); break;
     case QR_MESSAGE_link_up: break;
     default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
     }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/mutant.h"
+#include "base/sha256.h"
 #include "store/chunk_bytes.h"
 #include "store/crc32c.h"
 #include "store/fail.h"
@@ -265,6 +266,8 @@ int qr_chunk_trust_of(int file, qr_chunk_trust_t *ret_trust)
     *ret_trust = trust;
     return 0;
 }
+
+void qr_chunk_trust_stamp(const qr_chunk_trust_t *trust, uint8_t ret_stamp[32]) { qr_sha256(trust, sizeof *trust, ret_stamp); }
 
 /* ---- reading ------------------------------------------------------------------------------------------------------------------- */
 

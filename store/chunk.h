@@ -116,6 +116,8 @@ typedef struct qr_chunk_trust {
 } qr_chunk_trust_t;
 /* 0, or -QR_E_IO. */
 int qr_chunk_trust_of(int file, qr_chunk_trust_t *ret_trust);
+/* As 32 bytes that messages carry: equal for equal files, never all zero. */
+void qr_chunk_trust_stamp(const qr_chunk_trust_t *trust, uint8_t ret_stamp[32]);
 
 /* ---- reading ------------------------------------------------------------------------------------------------------------------ */
 

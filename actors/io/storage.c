@@ -8,6 +8,8 @@
  *   checkpoint_writer -- chunk_drop -->    storage  -- chunk_dropped -->        when the file is gone: after the last of its leases
  *   facts -- chunk_hold, chunk_unhold -->  storage  -- chunk_held, _unheld -->  from the handler
  *   facts <-- holds_read --                storage  <-- holds_found --          one after the other, at the start
+ *   checkpoint_writer -- chunk_losses -->  storage  -- chunk_losses_named -->   when there are some (SO9)
+ *   storage -- facts_query -->             facts    -- facts_page -->           at the start (SO9)
  *
  * SO1. Whatever waits for the disk runs on the errand's thread: digests, writes, every fsync. So no lookup or lease stands behind one. It
  * works in pieces, on the account that transfer's slices are on (duty.h).
@@ -18,12 +20,17 @@
  * (boot, device, inode, size, times) are those of when it was: compared at each lease. It is kept in memory; trust_known and trust_keep are
  * the two places where `facts` can keep it for longer. SO6. At most QR_STORAGE_WRITES writes wait (more: BUSY), QR_STORAGE_LEASES leases
  * and QR_CAPTURE_DROPS drops are open; bytes and files have the bounds store_bytes and store_files (more: SHORTFALL, and victims are named
- * by value). SO7. A file that was found at the start is not counted as found (chunk_find) before it was leased or asked to be written: the
- * end may have come between its receipt and its publish, and only who writes a part publishes it. Writing it again is an answer and no
- * write, so what the catalog lost is published anew from the files that are there. SO8. The chunks of a hold (storage_holds.h) are nobody's
- * victims, those that are here and those that come: they are worth UINT64_MAX. Held chunks together fit the bounds of bytes and files; a
- * hold beyond them is refused. Holds are kept in memory and asked from facts at the start; until all are known no victim is named. A bound
- * that was lowered since the last run is kept first, before holds are known. */
+ * by value). SO7. A file that was found at the start is not counted as found (chunk_find) before the catalog named it, it was leased or
+ * asked to be written: the end may have come between its receipt and its publish, and only who writes a part publishes it. Writing it again
+ * is an answer and no write, so what the catalog lost is published anew from the files that are there. SO8. The chunks of a hold
+ * (storage_holds.h) are nobody's victims, those that are here and those that come: they are worth UINT64_MAX. Held chunks together fit the
+ * bounds of bytes and files; a hold beyond them is refused. Holds are kept in memory and asked from facts at the start; until all are known
+ * no victim is named. A bound that was lowered since the last run is kept first, before holds are known. SO9. What the catalog may name and
+ * is not here is a loss: found damaged or gone, leased in vain, or named by the catalog at the start, which is asked then. A loss stands
+ * until a checkpoint_writer has withdrawn it, or until it is written again; never both: who was told its name has it, and until then others
+ * may not write it. At most QR_CAPTURE_DROPS are kept; one more is found again when it is asked for, and the catalog is read on when there
+ * is room.
+ */
 #include "actors/io/storage.h"
 
 #include "actors/io/duty.h"
@@ -34,6 +41,7 @@
 #include "base/chain.h"
 #include "base/error.h"
 #include "base/mutant.h"
+#include "store/facts.h"
 #include "store/staging.h"
 
 #include <errno.h>
@@ -49,6 +57,7 @@ enum {
     HOLDERS_MAX = QR_PARTNERS_MAX,
     MESSAGE_BYTES = 512
 };
+enum { SWEEP_PAGE = 512, SWEEP_TRIES = 60, SWEEP_AGAIN_US = 1000000 };
 
 /* One chunk_write. The first of the queue is worked on. */
 typedef struct write_ask {
@@ -72,6 +81,12 @@ typedef struct drop_ask {
     uint32_t part, reserved;
 } drop_ask_t;
 
+typedef struct loss {
+    uint8_t chain[32];
+    uint64_t told; /* who withdraws it; 0: nobody yet */
+    uint32_t group, reserved;
+} loss_t;
+
 typedef struct storage {
     uint64_t address;
     qr_chunk_files_t *files;
@@ -80,13 +95,23 @@ typedef struct storage {
     qr_activity_t *activity;           /* or NULL */
     uint64_t transfer_duty, paused_us; /* paused: of the write under way, for the duty */
     struct {
-        uint64_t address, epoch;
+        uint64_t address, epoch, watch_key;
+        bool watches; /* chunk_losses is open */
     } holders[HOLDERS_MAX];
     qr_holds_t holds;
     uint64_t facts;            /* who knows the holds of earlier runs; 0: nobody */
     uint64_t held_chunk_bytes; /* of one chunk, all groups */
     uint8_t *chains;           /* [QR_CONTEXT_MAX / chunk_tokens] of a hold that is being taken, 32 bytes each */
     bool holds_known;
+    loss_t losses[QR_CAPTURE_DROPS];
+    uint32_t loss_count;
+    struct { /* the catalog at the start */
+        uint64_t facts, query_id, again_us, named, missing;
+        uint32_t tries;
+        enum { SWEEP_OVER, SWEEP_ASKED, SWEEP_WAITS, SWEEP_FULL } state; /* WAITS: until again_us; FULL: until the losses are withdrawn */
+        uint8_t cursor[QR_FACTS_KEY_BYTES_MAX];
+        uint32_t cursor_bytes;
+    } sweep;
     lease_row_t leases[QR_STORAGE_LEASES];
     drop_ask_t drops[QR_CAPTURE_DROPS];
     /* the write under way: the errand's while phase is not IDLE */
@@ -133,6 +158,74 @@ static bool trust_known(qr_part_t *part, const qr_chunk_trust_t *now)
 }
 static void trust_keep(qr_part_t *part, const qr_chunk_trust_t *seen) { part->trusted = true, part->trust = *seen; }
 
+/* ---- losses (SO9) ----------------------------------------------------------------------------------------------------------------- */
+
+static loss_t *loss_find(storage_t *self, const uint8_t chain[32], uint32_t group)
+{
+    for (uint32_t i = 0; i < self->loss_count; i++)
+        if (self->losses[i].group == group && memcmp(self->losses[i].chain, chain, 32) == 0) return &self->losses[i];
+    return NULL;
+}
+
+static void losses_tell(storage_t *self, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; i < HOLDERS_MAX; i++) {
+        if (!self->holders[i].watches) continue;
+        self->holders[i].watches = false;
+        qr_send(outbox, self->holders[i].address, chunk_losses_named, (&(qr_chunk_losses_named_t){.key = self->holders[i].watch_key}));
+    }
+}
+
+/* false: there is no room for it. */
+static bool loss_add(storage_t *self, const uint8_t chain[32], uint32_t group, qr_outbox_t *outbox)
+{
+    if (loss_find(self, chain, group)) return true;
+    if (self->loss_count == QR_CAPTURE_DROPS) return false;
+    loss_t *loss = &self->losses[self->loss_count++];
+    *loss = (loss_t){.group = group};
+    memcpy(loss->chain, chain, 32);
+    losses_tell(self, outbox);
+    return true;
+}
+
+static void sweep_ask(storage_t *self, const qr_given_t *given, qr_outbox_t *outbox);
+
+static void loss_over(storage_t *self, loss_t *loss)
+{
+    if (loss) *loss = self->losses[--self->loss_count];
+}
+
+static bool being_written(const storage_t *self, const loss_t *loss)
+{
+    for (uint32_t i = 0; i < self->write_count; i++) {
+        const qr_chunk_header_t *header = &self->writes[i].header;
+        if (header->group == loss->group && memcmp(header->chain, loss->chain, 32) == 0) return true;
+    }
+    return false;
+}
+
+static void on_chunk_losses(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_chunk_losses_t *ask = &message->body.chunk_losses;
+    uint8_t chains[QR_CAPTURE_DROPS * 32];
+    uint32_t groups[QR_CAPTURE_DROPS], count = 0;
+    for (uint32_t i = 0; i < self->loss_count; i++) {
+        loss_t *loss = &self->losses[i];
+        if ((loss->told && loss->told != message->from) || being_written(self, loss)) continue;
+        if (ask->now) loss->told = message->from;
+        memcpy(chains + 32ul * count, loss->chain, 32);
+        groups[count++] = loss->group;
+    }
+    if (!ask->now && !count) {
+        for (uint32_t i = 0; i < HOLDERS_MAX; i++)
+            if (self->holders[i].address == message->from) self->holders[i].watches = true, self->holders[i].watch_key = ask->key;
+        return;
+    }
+    if (!ask->now) count = 0; /* a word that there are some */
+    qr_send(outbox, message->from, chunk_losses_named,
+            (&(qr_chunk_losses_named_t){.key = ask->key, .chains = {chains, 32ul * count}, .groups = {groups, count}}));
+}
+
 /* ---- leaving --------------------------------------------------------------------------------------------------------------------------
  */
 
@@ -168,6 +261,7 @@ static void part_damaged(storage_t *self, uint32_t place, uint32_t reason, qr_ou
     if (part->state != QR_PART_READY) return;
     self->damaged++;
     qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_damaged, 0, reason, part->bytes, part->start);
+    if (!QR_MUTANT(723)) (void)loss_add(self, part->chain, part->group, outbox);
     if (!QR_MUTANT(644)) (void)part_leave(self, place, &waits, outbox);
 }
 static void part_missing(storage_t *self, uint32_t place, qr_outbox_t *outbox)
@@ -175,12 +269,15 @@ static void part_missing(storage_t *self, uint32_t place, qr_outbox_t *outbox)
     bool waits;
     self->missing++;
     qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_missing, 0, self->parts.parts[place].bytes, 0, 0);
+    (void)loss_add(self, self->parts.parts[place].chain, self->parts.parts[place].group, outbox);
     (void)part_leave(self, place, &waits, outbox);
 }
 
-static void on_chunk_drop(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+static void on_chunk_drop(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_drop_t *ask = &message->body.chunk_drop;
+    if (!QR_MUTANT(724)) loss_over(self, loss_find(self, ask->chain.bytes, ask->group)); /* it was withdrawn */
+    if (self->sweep.state == SWEEP_FULL && !self->loss_count) sweep_ask(self, given, outbox);
     uint32_t place = qr_parts_find(&self->parts, ask->chain.bytes, ask->group), slot = 0;
     qr_chunk_dropped_t body = {.key = ask->key};
     while (slot < QR_CAPTURE_DROPS && self->drops[slot].from) slot++;
@@ -395,6 +492,7 @@ static void on_chunk_lease(storage_t *self, const qr_given_t *given, const qr_me
             memcpy(body.content.bytes, part->name.id, 32);
             body.bytes = part->bytes;
             body.trusted = trust_known(part, &now);
+            qr_chunk_trust_stamp(&now, body.stamp.bytes);
             part->named = true; /* who asks for it has it from the catalog */
             (void)qr_parts_touch(&self->parts, place);
             part_value(self, place);
@@ -403,6 +501,8 @@ static void on_chunk_lease(storage_t *self, const qr_given_t *given, const qr_me
     }
     if (body.reason) body.lease = 0;
     if (body.reason == QR_E_NOT_FOUND) self->misses++;
+    if (body.reason == QR_E_NOT_FOUND && find_ready(self, ask->chain.bytes, ask->group) == QR_PART_NONE && !QR_MUTANT(725))
+        (void)loss_add(self, ask->chain.bytes, ask->group, outbox); /* who asks for it has it from the catalog */
     qr_send(outbox, message->from, chunk_leased, &body);
 }
 
@@ -572,6 +672,11 @@ static bool write_settled(storage_t *self, const qr_given_t *given, qr_outbox_t 
         write_answer(self, w, 0, &self->parts.parts[place], 0, outbox);
         return true;
     }
+    const loss_t *loss = loss_find(self, w->header.chain, w->header.group);
+    if (loss && loss->told && loss->told != w->from && !QR_MUTANT(726)) { /* another one withdraws it just now */
+        write_answer(self, w, QR_E_BUSY, NULL, 0, outbox);
+        return true;
+    }
     place = qr_parts_find(&self->parts, w->header.chain, w->header.group);
     if (place == QR_PART_NONE) return false;
     bool waits = true; /* leaving: if nothing but a failed unlink kept it, it goes now */
@@ -619,6 +724,7 @@ static void name_false(storage_t *self, uint32_t place, qr_outbox_t *outbox)
     const qr_part_t *part = &self->parts.parts[place];
     if (part->state == QR_PART_READY) self->damaged++;
     qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunk_damaged, 0, QR_E_IDENTITY, part->bytes, part->start);
+    (void)loss_add(self, part->chain, part->group, outbox);
     part_gone(self, place, outbox);
 }
 
@@ -650,6 +756,7 @@ static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t 
         (void)part_leave(self, place, &waits, outbox);
         status = -QR_E_CANCELLED, place = QR_PART_NONE;
     }
+    if (!status) loss_over(self, loss_find(self, w->header.chain, w->header.group));
     write_answer(self, w, QR_MUTANT(649) ? 0 : (uint32_t)-status, place == QR_PART_NONE ? NULL : &self->parts.parts[place], 0, outbox);
     write_over(self);
 }
@@ -692,6 +799,11 @@ static void holder_over(storage_t *self, uint64_t holder, qr_outbox_t *outbox)
         if (self->leases[i].lease && self->leases[i].holder == holder) (void)lease_end(self, self->leases[i].lease, outbox);
     for (uint32_t i = 0; i < self->write_count; i++)
         if (self->writes[i].from == holder) self->writes[i].from = 0, self->writes[i].void_ = true;
+    for (uint32_t i = 0; i < HOLDERS_MAX; i++)
+        if (self->holders[i].address == holder) self->holders[i].watches = false;
+    for (uint32_t i = 0; i < self->loss_count; i++)
+        if (self->losses[i].told == holder) self->losses[i].told = 0;
+    if (self->loss_count) losses_tell(self, outbox);
     names_take_back(self);
 }
 
@@ -703,6 +815,77 @@ static void holder_see(storage_t *self, const qr_message_t *message, qr_outbox_t
     bool anew = self->holders[i].address && self->holders[i].epoch != message->epoch && !QR_MUTANT(650);
     self->holders[i].address = message->from, self->holders[i].epoch = message->epoch;
     if (anew) holder_over(self, message->from, outbox);
+}
+
+/* ---- the catalog at the start (SO9)
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void sweep_ask(storage_t *self, const qr_given_t *given, qr_outbox_t *outbox)
+{
+    self->sweep.state = SWEEP_ASKED;
+    qr_send(outbox, self->sweep.facts, facts_query,
+            (&(qr_facts_query_t){.query_id = ++self->sweep.query_id,
+                                 .kind = QR_FACTS_REPLICAS,
+                                 .count_max = SWEEP_PAGE,
+                                 .tier = QR_TIER_SSD,
+                                 .owner = qr_address_node(self->address),
+                                 .fingerprint = {given->layout.fingerprint.bytes, 32},
+                                 .cursor = {self->sweep.cursor, self->sweep.cursor_bytes}}));
+}
+
+static void sweep_end(storage_t *self, qr_outbox_t *outbox)
+{
+    self->sweep.state = SWEEP_OVER;
+    qr_outbox_note(outbox, self->sweep.missing ? QR_LEVEL_WARN : QR_LEVEL_INFO, QR_NOTE_store_swept, 0, self->sweep.named,
+                   self->sweep.missing, 0);
+}
+
+/* Parts that the catalog says stand here. */
+static void on_facts_page(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_facts_page_t *page = &message->body.facts_page;
+    bool even = page->chains.count == 32 * page->groups.count && page->cursor.count <= sizeof self->sweep.cursor;
+    if (self->sweep.state != SWEEP_ASKED || page->query_id != self->sweep.query_id || !even) return;
+    uint64_t named = 0, missing = 0;
+    for (uint64_t i = 0; i < page->groups.count; i++) {
+        const uint8_t *chain = page->chains.data + 32 * i;
+        uint32_t place = find_ready(self, chain, page->groups.data[i]);
+        named++;
+        if (place != QR_PART_NONE) {
+            self->parts.parts[place].named = true;
+        } else if (missing++, !QR_MUTANT(727) && !loss_add(self, chain, page->groups.data[i], outbox)) {
+            self->sweep.state = SWEEP_FULL; /* this page again, when those are withdrawn */
+            return;
+        }
+    }
+    self->sweep.named += named, self->sweep.missing += missing;
+    qr_copy(self->sweep.cursor, page->cursor.data, page->cursor.count);
+    self->sweep.cursor_bytes = (uint32_t)page->cursor.count;
+    if (page->cursor.count)
+        sweep_ask(self, given, outbox);
+    else
+        sweep_end(self, outbox);
+}
+
+static void on_facts_refused(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    if (self->sweep.state != SWEEP_ASKED || message->body.facts_refused.query_id != self->sweep.query_id) return;
+    if (++self->sweep.tries == SWEEP_TRIES) { /* what is missing is found when it is asked for */
+        sweep_end(self, outbox);
+        return;
+    }
+    self->sweep.state = SWEEP_WAITS;
+    self->sweep.again_us = message->now_us + SWEEP_AGAIN_US;
+    qr_outbox_alarm(outbox, self->sweep.again_us);
+}
+
+static void sweep_begin(storage_t *self, const qr_given_t *given, const qr_start_t *start, qr_outbox_t *outbox)
+{
+    for (uint64_t i = 0; i < start->partners.count; i++)
+        if (qr_address_role(start->partners.data[i]) == QR_ROLE_facts &&
+            qr_address_node(start->partners.data[i]) == qr_address_node(self->address))
+            self->sweep.facts = start->partners.data[i];
+    if (self->sweep.facts) sweep_ask(self, given, outbox);
 }
 
 /* ---- start and stop
@@ -792,6 +975,7 @@ static void on_start(storage_t *self, const qr_given_t *given, const qr_message_
         holds_ask(self, message, outbox);
     }
     qr_send(outbox, message->from, ready, &body);
+    if (!body.reason) sweep_begin(self, given, &message->body.start, outbox);
 }
 
 /* The write under way is brought to its end (a few milliseconds), those that wait are given up. */
@@ -874,10 +1058,13 @@ static void on_question(storage_t *self, const qr_given_t *given, const qr_messa
     case QR_MESSAGE_chunk_release: on_chunk_release(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_write: on_chunk_write(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_victims: on_chunk_victims(self, message, outbox); break;
-    case QR_MESSAGE_chunk_drop: on_chunk_drop(self, message, outbox); break;
     case QR_MESSAGE_chunk_hold: on_chunk_hold(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_unhold: on_chunk_unhold(self, given, message, outbox); break;
     case QR_MESSAGE_holds_found: on_holds_found(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_drop: on_chunk_drop(self, given, message, outbox); break;
+    case QR_MESSAGE_chunk_losses: on_chunk_losses(self, message, outbox); break;
+    case QR_MESSAGE_facts_page: on_facts_page(self, given, message, outbox); break;
+    case QR_MESSAGE_facts_refused: on_facts_refused(self, message, outbox); break;
     default: on_metrics_read(self, message->from, outbox); break;
     }
 }
@@ -890,6 +1077,8 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
     case QR_MESSAGE_drain: qr_send(outbox, message->from, drained, (&(qr_drained_t){.open_count = self->write_count})); break;
     case QR_MESSAGE_stop: on_stop(self, given, message, outbox); break;
     case QR_MESSAGE_alarm:
+        if (self->sweep.state == SWEEP_WAITS && message->now_us >= self->sweep.again_us) sweep_ask(self, given, outbox);
+        break;
     case QR_MESSAGE_link_up:
     case QR_MESSAGE_link_down: break;
     case QR_MESSAGE_chunk_find:
@@ -901,6 +1090,9 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
     case QR_MESSAGE_chunk_hold:
     case QR_MESSAGE_chunk_unhold:
     case QR_MESSAGE_holds_found:
+    case QR_MESSAGE_chunk_losses:
+    case QR_MESSAGE_facts_page:
+    case QR_MESSAGE_facts_refused:
     case QR_MESSAGE_metrics_read:
         if (self->files) {
             on_question(self, given, message, outbox);
@@ -958,7 +1150,7 @@ static void storage_print(const void *block, const qr_given_t *given, qr_text_t 
 const qr_actor_class_t qr_storage_class = {
     .name = "storage",
     .role = QR_ROLE_storage,
-    .max_out = QR_STORAGE_WRITES + QR_CAPTURE_DROPS + 2,
+    .max_out = QR_STORAGE_WRITES + QR_CAPTURE_DROPS + HOLDERS_MAX + 2,
     .owns_world = true,
     .bytes = storage_bytes,
     .init = storage_init,

@@ -6,18 +6,18 @@
  *   page_manager      -- fence -->          transfer  -- fenced -->            what moved to or from these pages was answered before
  *
  * M1. page_uploaded says 0 only when the file's header, identity and tokens are those asked for, XXH3-128 over tokens and payload agrees
- * with what was read, and with `whole` SHA-256 of the file with its name. Until then the pages hold anything. M2. No size of a file or
- * message is used before it was checked; at most one piece of a file is in memory, whatever the file says. M3. A fence ends every move that
- * names one of its pages with the same or an older generation; later moves that name such a generation are refused STALE.
- * floors[group][page] is the least generation that may be moved. M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US
- * and one piece more; while batches are computed for at most transfer_duty percent of the time (duty.h), and behind whoever computes. M5.
- * At most QR_RESTORE_UPLOADS uploads and one download are open; more are refused BUSY. Uploads move in the order asked; a download gets
- * every other slice. M6. `damage` blames the file, never the asker: a file that is the one asked for (chain, group), of this model, and
- * whose tokens, parent or start are other than the message says is IDENTITY without damage. M7. Rows of preempted requests lie in a room of
- * spill_bytes (transfer_spill.h) under their key, from the answer to page_spill until page_unspill or spill_drop, never longer; a block's
- * XXH3-128 agrees before its rows count. At most max_lanes + 1 of these moves are open, and they take every other slice while others wait.
- * Copies into pages and slots are non-temporal: they would push the weights out of the cache (limits 14, 16). Files are read by pread
- * through a buffer that stays in L2. */
+ * with what was read, and with `whole`, or when it is not the file any more that was leased, SHA-256 of the file with its name. Until then
+ * the pages hold anything. M2. No size of a file or message is used before it was checked; at most one piece of a file is in memory,
+ * whatever the file says. M3. A fence ends every move that names one of its pages with the same or an older generation; later moves that
+ * name such a generation are refused STALE. floors[group][page] is the least generation that may be moved. M4. A handler moves nothing.
+ * `work` moves for at most QR_TRANSFER_SLICE_US and one piece more; while batches are computed for at most transfer_duty percent of the
+ * time (duty.h), and behind whoever computes. M5. At most QR_RESTORE_UPLOADS uploads and one download are open; more are refused BUSY.
+ * Uploads move in the order asked; a download gets every other slice. M6. `damage` blames the file, never the asker: a file that is the one
+ * asked for (chain, group), of this model, and whose tokens, parent or start are other than the message says is IDENTITY without damage.
+ * M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under their key, from the answer to page_spill until
+ * page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count. At most max_lanes + 1 of these moves are open,
+ * and they take every other slice while others wait. Copies into pages and slots are non-temporal: they would push the weights out of the
+ * cache (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
 #include "actors/io/transfer.h"
 
 #include "actors/io/duty.h"
@@ -48,7 +48,7 @@ typedef struct upload {
     uint64_t from, key, turn; /* from 0: free; turn: the order asked in */
     uint64_t asked_us, began_us, bytes;
     bool whole, opened;
-    qr_hash_t content;
+    qr_hash_t content, stamp;
     qr_chunk_header_t want;
     uint32_t tokens[QR_CHUNK_TOKENS_MAX];
     span_t span; /* start: the first row that is copied */
@@ -224,7 +224,7 @@ static void on_page_upload(transfer_t *self, const qr_given_t *given, const qr_m
         return;
     }
     u->from = message->from, u->key = ask->key, u->turn = ++self->turns, u->asked_us = clock_us(self);
-    u->whole = ask->whole != 0, u->content = ask->content, u->want = want, u->at = 0;
+    u->whole = ask->whole != 0, u->content = ask->content, u->stamp = ask->stamp, u->want = want, u->at = 0;
     qr_copy(u->tokens, ask->tokens.data, ask->tokens.count * sizeof(uint32_t));
 }
 
@@ -262,6 +262,15 @@ static bool head_hash(upload_t *u)
            EVP_DigestUpdate(u->sha, u->tokens, tokens) == 1 && EVP_DigestUpdate(u->sha, zeros, padding) == 1;
 }
 
+/* Whether the file that was opened is the one that was leased; where nothing is known of that one, what the asker said counts. */
+static bool stamp_fits(const upload_t *u)
+{
+    static const qr_hash_t unknown;
+    qr_hash_t now;
+    qr_chunk_trust_stamp(qr_chunk_reader_trust(u->reader), now.bytes);
+    return memcmp(&u->stamp, &unknown, sizeof unknown) == 0 || memcmp(&u->stamp, &now, sizeof now) == 0 || QR_MUTANT(721);
+}
+
 /* Opens the file and holds it against what was asked for. 0, or the reason and whether the file is to blame. */
 static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_damage)
 {
@@ -288,6 +297,7 @@ static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_dama
         *ret_damage = !asked || memcmp(header->chain, u->want.chain, 32) != 0 || QR_MUTANT(633);
         return reason_of(why);
     }
+    if (!stamp_fits(u)) u->whole = true; /* rewritten since its lease: what was seen once is not this file */
     return u->whole && !head_hash(u) ? QR_E_MEMORY : 0;
 }
 

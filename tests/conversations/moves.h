@@ -105,6 +105,10 @@ static inline void moves_hear(pump_t *pump, void *context, const qr_message_t *m
     heard_t *h = &m->heard[m->heard_count++];
     h->to = message->to, h->message = *message;
     if (message->type == QR_MESSAGE_chunk_written) m->writes_open--;
+    if (message->type == QR_MESSAGE_chunk_losses_named) {
+        qr_copy(h->chains, message->body.chunk_losses_named.chains.data, message->body.chunk_losses_named.chains.count);
+        qr_copy(h->groups, message->body.chunk_losses_named.groups.data, message->body.chunk_losses_named.groups.count * 4);
+    }
     if (message->type != QR_MESSAGE_chunk_victims_named) return;
     const qr_chunk_victims_named_t *named = &message->body.chunk_victims_named;
     qr_copy(h->chains, named->chains.data, named->chains.count);
@@ -124,6 +128,10 @@ static inline bool moves_heard(moves_t *m, uint8_t role, uint16_t type, qr_messa
             m->last.message.body.chunk_victims_named.chains.data = m->last.chains;
             m->last.message.body.chunk_victims_named.groups.data = m->last.groups;
             m->last.message.body.chunk_victims_named.sizes.data = m->last.sizes;
+        }
+        if (type == QR_MESSAGE_chunk_losses_named) {
+            m->last.message.body.chunk_losses_named.chains.data = m->last.chains;
+            m->last.message.body.chunk_losses_named.groups.data = m->last.groups;
         }
         *ret_answer = m->last.message;
         return true;

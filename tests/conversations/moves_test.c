@@ -24,6 +24,7 @@ typedef struct chain {
     uint32_t chunk, blocks;
     uint32_t *tokens;
     qr_hash_t parents[PARTS], chains[PARTS], contents[PARTS];
+    qr_hash_t stamp;                         /* said with every load; zero: none */
     uint64_t bytes;                          /* of a file */
     uint64_t pages[QR_TRANSFER_PAGES_MAX];   /* 0 ..: saved from */
     uint64_t targets[QR_TRANSFER_PAGES_MAX]; /* blocks ..: loaded into */
@@ -98,7 +99,7 @@ static void upload_say(chain_t *c, uint32_t part, qr_hash_t content, bool whole,
     MOVES_SAY(c->m, restore_streamer, transfer, page_upload, .key = part, .content = content, .bytes = c->bytes, .whole = whole,
               .parent = c->parents[part], .chain = c->chains[part], .start = part * c->chunk,
               .tokens = {c->tokens + part * c->chunk, c->chunk}, .from_row = part * c->chunk, .first_block = first_block(c, part),
-              .pages = {pages, c->blocks});
+              .pages = {pages, c->blocks}, .stamp = c->stamp);
 }
 /* Loads a part; the rows must be right if it says so. */
 static qr_page_uploaded_t load(chain_t *c, uint32_t part, qr_hash_t content, bool whole)
@@ -315,15 +316,11 @@ static void test_damage_is_never_a_success(void **state)
     moves_destroy(m);
 }
 
-/* A digest that was made right again: only SHA-256 of the whole file sees it. */
-static void test_a_forged_digest_is_seen_by_the_whole_file(void **state)
+/* Another row in the file of a part, and a digest that was made right again. */
+static void forge(chain_t *c, uint32_t part)
 {
-    (void)state;
-    moves_t *m = moves_new(&plain);
-    chain_t *c = chain_new(m, 1);
     char path[512];
-    assert_int_equal(save(c, 0).reason, 0);
-    moves_file_path(m, c->contents[0], path);
+    moves_file_path(c->m, c->contents[part], path);
     FILE *file = fopen(path, "r+b");
     uint8_t *bytes = malloc(c->bytes), header[QR_CHUNK_HEADER_BYTES];
     assert_true(file && bytes);
@@ -332,18 +329,51 @@ static void test_a_forged_digest_is_seen_by_the_whole_file(void **state)
     qr_chunk_header_t h;
     assert_int_equal(qr_chunk_header_decode(bytes, c->bytes, c->bytes, &h), QR_CHUNK_INTACT);
     qr_chunk_piece_t piece = {bytes + 8192, c->bytes - 8192};
-    assert_int_equal(qr_chunk_digest(c->tokens, h.count, &piece, 1, h.digest), 0);
+    assert_int_equal(qr_chunk_digest(c->tokens + part * c->chunk, h.count, &piece, 1, h.digest), 0);
     qr_chunk_header_encode(&h, header);
     memcpy(bytes, header, sizeof header);
     rewind(file);
     assert_int_equal(fwrite(bytes, 1, c->bytes, file), c->bytes);
     fclose(file), free(bytes);
+}
+
+/* Only SHA-256 of the whole file sees it. */
+static void test_a_forged_digest_is_seen_by_the_whole_file(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    assert_int_equal(save(c, 0).reason, 0);
+    forge(c, 0);
     qr_chunk_leased_t leased = lease(c, 0);
     assert_int_equal(leased.reason, 0);
     assert_int_equal(leased.trusted, 0); /* it changed since it was written: the whole file has to be seen */
     qr_page_uploaded_t uploaded = load(c, 0, leased.content, true);
     assert_int_equal(uploaded.reason, QR_E_DIGEST);
     assert_int_equal(uploaded.damage, 1);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* Its holder was told that it is trusted; then somebody rewrites it, so that its quick digest fits. */
+static void test_a_file_that_changes_under_its_lease_is_seen_whole(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(save(c, 1).reason, 0);
+    for (uint32_t part = 0; part < 2; part++) {
+        qr_chunk_leased_t leased = lease(c, part);
+        assert_int_equal(leased.trusted, 1);
+        c->stamp = leased.stamp;
+        if (part) forge(c, part);
+        qr_page_uploaded_t uploaded = load(c, part, leased.content, false);
+        assert_int_equal(uploaded.reason, part ? QR_E_DIGEST : 0);
+        assert_int_equal(uploaded.damage, part);
+        assert_int_equal(release(c, leased.lease, 0, uploaded.reason), 0);
+    }
+    assert_int_equal(lease(c, 1).reason, QR_E_NOT_FOUND);
     chain_destroy(&c);
     moves_destroy(m);
 }
@@ -1409,6 +1439,184 @@ static void test_a_write_under_way_at_the_end(void **state)
     }
 }
 
+/* ---- losses ------------------------------------------------------------------------------------------------------------------------ */
+
+/* The chains that storage names as lost, `now`; how many. */
+static uint32_t losses(chain_t *c, qr_hash_t ret_chains[PARTS])
+{
+    qr_message_t answer;
+    MOVES_ASK(c->m, checkpoint_writer, storage, chunk_losses, &answer, .key = 8, .now = 1);
+    uint32_t count = (uint32_t)answer.body.chunk_losses_named.groups.count;
+    assert_int_equal(answer.body.chunk_losses_named.chains.count, 32 * count);
+    memcpy(ret_chains, answer.body.chunk_losses_named.chains.data, 32 * count);
+    return count;
+}
+static bool is_told(chain_t *c)
+{
+    qr_message_t answer;
+    return moves_late(c->m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_losses_named, &answer);
+}
+
+/* Damaged, removed, asked for in vain: each is told once, named until it is dropped, and over when it is written again. */
+static void test_losses_are_named_until_they_are_dropped(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    qr_hash_t named[PARTS];
+    for (uint32_t part = 0; part < 4; part++) assert_int_equal(save(c, part).reason, 0);
+    MOVES_SAY(m, checkpoint_writer, storage, chunk_losses, .key = 7);
+    assert_false(is_told(c)); /* nothing is lost */
+    moves_spoil(m, c->contents[1], false);
+    qr_chunk_leased_t leased = lease(c, 1);
+    qr_page_uploaded_t uploaded = load(c, 1, leased.content, true);
+    assert_int_equal(release(c, leased.lease, 0, uploaded.reason), 0);
+    assert_true(is_told(c));
+    assert_int_equal(losses(c, named), 1);
+    assert_memory_equal(named[0].bytes, c->chains[1].bytes, 32);
+    assert_int_equal(losses(c, named), 1); /* until it is dropped */
+    assert_int_equal(drop(c, 1), QR_E_NOT_FOUND);
+    assert_int_equal(losses(c, named), 0);
+    MOVES_SAY(m, checkpoint_writer, storage, chunk_losses, .key = 7);
+    moves_spoil(m, c->contents[2], true);
+    assert_int_equal(lease(c, 2).reason, QR_E_NOT_FOUND);
+    assert_true(is_told(c));
+    assert_int_equal(lease(c, 9).reason, QR_E_NOT_FOUND); /* never written: only the catalog can have named it */
+    assert_int_equal(losses(c, named), 2);
+    assert_int_equal(save(c, 2).reason, 0); /* by whom it was told */
+    assert_int_equal(losses(c, named), 1);
+    assert_memory_equal(named[0].bytes, c->chains[9].bytes, 32);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* Of two who may withdraw a loss one is told its name; the other neither hears it nor writes it until the first one is done, or gone. */
+static void test_a_loss_is_withdrawn_by_one(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    qr_hash_t named[PARTS];
+    qr_message_t answer;
+    uint64_t second = qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0);
+    (void)pump_add(&m->pump, second, NULL, moves_hear, m);
+    assert_int_equal(save(c, 0).reason, 0);
+    moves_spoil(m, c->contents[0], true);
+    assert_int_equal(lease(c, 0).reason, QR_E_NOT_FOUND);
+    assert_int_equal(losses(c, named), 1);
+    for (uint32_t done = 0; done < 2; done++) {
+        if (done) assert_int_equal(drop(c, 0), QR_E_NOT_FOUND);
+        pump_send(&m->pump, second, at_role(QR_ROLE_storage), QR_MESSAGE_chunk_losses, &(qr_chunk_losses_t){.key = 4, .now = 1});
+        assert_true(moves_late(m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_losses_named, &answer));
+        assert_int_equal(answer.body.chunk_losses_named.groups.count, 0);
+        download(c, 0);
+        m->writes_open++;
+        pump_send(&m->pump, second, at_role(QR_ROLE_storage), QR_MESSAGE_chunk_write,
+                  &(qr_chunk_write_t){.key = 5, .parent = c->parents[0], .chain = c->chains[0], .tokens = {c->tokens, c->chunk}});
+        assert_true(moves_late(m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_written, &answer));
+        assert_int_equal(answer.body.chunk_written.reason, done ? 0 : QR_E_BUSY);
+    }
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* At the start the catalog says what it thinks is here; what is not is lost. */
+static void test_the_catalog_is_held_against_the_files_at_the_start(void **state)
+{
+    (void)state;
+    moves_config_t config = plain;
+    config.facts = true;
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    qr_hash_t named[PARTS];
+    qr_message_t answer;
+    char path[512];
+    uint32_t groups[PARTS] = {0};
+    for (uint32_t part = 0; part < 3; part++) assert_int_equal(save(c, part).reason, 0);
+    moves_halt(m, true);
+    moves_file_path(m, c->contents[1], path);
+    assert_int_equal(unlink(path), 0);
+    moves_boot(m, 2);
+    assert_int_equal(found(c), 0); /* nobody said yet that the catalog knows what is here */
+    assert_true(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+    assert_int_equal(answer.body.facts_query.owner, NODE);
+    assert_int_equal(answer.body.facts_query.tier, QR_TIER_SSD);
+    MOVES_SAY(m, facts, storage, facts_refused, .query_id = answer.body.facts_query.query_id, .reason = QR_E_BUSY);
+    assert_false(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+    m->pump.now_us += 1000000;
+    pump_alarms(&m->pump);
+    assert_true(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer)); /* once more */
+    MOVES_SAY(m, checkpoint_writer, storage, chunk_losses, .key = 7);
+    MOVES_SAY(m, facts, storage, facts_page, .query_id = answer.body.facts_query.query_id, .cursor = {(const uint8_t *)"on", 2},
+              .chains = {(const uint8_t *)c->chains, 64}, .groups = {groups, 2});
+    assert_true(is_told(c));
+    assert_true(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer)); /* the next page */
+    assert_int_equal(answer.body.facts_query.cursor.count, 2);
+    MOVES_SAY(m, facts, storage, facts_page, .query_id = answer.body.facts_query.query_id, .chains = {c->chains[2].bytes, 32},
+              .groups = {groups, 1});
+    moves_rest(m);
+    assert_int_equal(losses(c, named), 1);
+    assert_memory_equal(named[0].bytes, c->chains[1].bytes, 32);
+    assert_int_equal(found(c), 1);
+    assert_false(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* More than are kept at once: the catalog is read on when those have been dropped. */
+static void test_many_losses_at_the_start(void **state)
+{
+    (void)state;
+    enum { MANY = QR_CAPTURE_DROPS + 5 };
+    moves_config_t config = plain;
+    config.facts = true;
+    moves_t *m = moves_new(&config);
+    qr_message_t answer;
+    qr_hash_t chains[MANY];
+    uint32_t groups[MANY] = {0}, seen = 0;
+    for (uint32_t i = 0; i < MANY; i++) memset(chains[i].bytes, (int)i + 1, 32);
+    for (uint32_t round = 0; round < 2; round++) {
+        assert_true(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+        assert_int_equal(answer.body.facts_query.cursor.count, 0);
+        MOVES_SAY(m, facts, storage, facts_page, .query_id = answer.body.facts_query.query_id,
+                  .chains = {chains[seen].bytes, 32ull * (MANY - seen)}, .groups = {groups, MANY - seen}); /* those dropped are withdrawn */
+        moves_rest(m);
+        MOVES_ASK(m, checkpoint_writer, storage, chunk_losses, &answer, .key = 8, .now = 1);
+        uint32_t count = (uint32_t)answer.body.chunk_losses_named.groups.count;
+        assert_int_equal(count, round ? 5 : QR_CAPTURE_DROPS);
+        assert_false(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+        for (uint32_t i = 0; i < count; i++)
+            MOVES_ASK(m, checkpoint_writer, storage, chunk_drop, &answer, .key = i, .chain = chains[seen + i]);
+        seen += count;
+    }
+    assert_false(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+    moves_destroy(m);
+}
+
+/* At its bound a store answers for what it has, whoever asks to write it, and takes no room for it. */
+static void test_at_the_bound_what_is_here_is_no_write(void **state)
+{
+    (void)state;
+    moves_config_t config = plain;
+    config.store_files = 2;
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    for (uint32_t part = 0; part < 2; part++) assert_int_equal(save(c, part).reason, 0);
+    moves_halt(m, true);
+    moves_boot(m, 2);
+    assert_int_equal(found(c), 0);
+    assert_int_equal(save(c, 2).reason, QR_E_SHORTFALL);
+    for (uint32_t part = 0; part < 2; part++) {
+        qr_hash_t content = c->contents[part];
+        assert_int_equal(save(c, part).reason, 0);
+        assert_memory_equal(c->contents[part].bytes, content.bytes, 32);
+    }
+    assert_int_equal(found(c), 2);
+    assert_int_equal(metric(m, QR_ROLE_storage, ID_store_writes_total), 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1419,6 +1627,7 @@ int main(void)
         cmocka_unit_test(test_an_upload_touches_only_its_rows),
         cmocka_unit_test(test_damage_is_never_a_success),
         cmocka_unit_test(test_a_forged_digest_is_seen_by_the_whole_file),
+        cmocka_unit_test(test_a_file_that_changes_under_its_lease_is_seen_whole),
         cmocka_unit_test(test_identity),
         cmocka_unit_test(test_malformed_questions_are_refused),
         cmocka_unit_test(test_a_fence_ends_moves_before_it_is_answered),
@@ -1443,6 +1652,11 @@ int main(void)
         cmocka_unit_test(test_trust_is_of_the_file_that_was_seen),
         cmocka_unit_test(test_files_are_found_again_after_a_kill),
         cmocka_unit_test(test_CK_03_the_bound_holds_after_a_kill),
+        cmocka_unit_test(test_losses_are_named_until_they_are_dropped),
+        cmocka_unit_test(test_a_loss_is_withdrawn_by_one),
+        cmocka_unit_test(test_the_catalog_is_held_against_the_files_at_the_start),
+        cmocka_unit_test(test_many_losses_at_the_start),
+        cmocka_unit_test(test_at_the_bound_what_is_here_is_no_write),
         cmocka_unit_test(test_a_write_that_fails_leaves_nothing),
         cmocka_unit_test(test_a_full_disk),
         cmocka_unit_test(test_a_file_that_cannot_be_unlinked),

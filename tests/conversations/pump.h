@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PUMP_ACTORS = 8, PUMP_BYTES = 1 << 20 };
+enum { PUMP_ACTORS = 9, PUMP_BYTES = 1 << 20 };
 
 typedef struct letter {
     struct letter *next;

@@ -78,6 +78,13 @@ static void chunk(uint64_t tx, uint32_t node, uint32_t id, uint8_t tier)
     columns_chunk(&columns, id, tier);
 }
 
+static uint32_t probed(uint64_t id)
+{
+    SAY(stand, qr_address(NODE, 1, QR_ROLE_scheduler, 0), probe, .probe_id = id);
+    assert_int_equal(HEARD(stand, probe_done)->probe_id, id);
+    return HEARD(stand, probe_done)->reason;
+}
+
 /* ---- rules ------------------------------------------------------------------------------------------------------------------ */
 
 static void test_a_chain_is_found_up_to_where_it_stands(void **unused)
@@ -100,6 +107,32 @@ static void test_a_chain_is_found_up_to_where_it_stands(void **unused)
     assert_int_equal(m->ram_masks.data[0] | m->object_flags.data[0] | m->ssd_masks.data[1], 0);
     assert_int_equal(mask_of_nodes(m, m->ram_masks.data[1]), 1u << 3);
     assert_int_equal(look(16)->depth, 0); /* another model */
+}
+
+static void test_ready_is_who_has_read_the_log(void **unused)
+{
+    (void)unused;
+    assert_int_equal(probed(1), QR_E_BUSY);
+    chunk(1, 2, 3, QR_TIER_SSD);
+    SAY(stand, writer(), tail_batch, .log_id = LOG, .newest_tx = 2, .first_tx = 1, .last_tx = 1, COLUMNS_BATCH(&columns));
+    columns_clear(&columns);
+    assert_int_equal(probed(2), QR_E_BUSY);
+    chunk(2, 2, 9, QR_TIER_SSD);
+    tell(2, 2);
+    assert_int_equal(probed(3), 0);
+    chunk(3, 2, 15, QR_TIER_SSD);
+    SAY(stand, writer(), tail_batch, .log_id = LOG, .newest_tx = 4, .first_tx = 3, .last_tx = 3, COLUMNS_BATCH(&columns));
+    columns_clear(&columns);
+    assert_int_equal(probed(4), 0); /* once is enough */
+}
+
+static void test_a_log_that_cannot_be_read_is_not_waited_for(void **unused)
+{
+    (void)unused;
+    stand->now_us += given->params.catalog_wait_ms * 1000 - 1;
+    assert_int_equal(probed(1), QR_E_BUSY);
+    stand->now_us++;
+    assert_int_equal(probed(2), 0);
 }
 
 static void test_another_fingerprint_or_a_gap_ends_the_match(void **unused)
@@ -545,6 +578,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(test_a_chain_is_found_up_to_where_it_stands),
+        TEST(test_ready_is_who_has_read_the_log),
+        TEST(test_a_log_that_cannot_be_read_is_not_waited_for),
         TEST(test_another_fingerprint_or_a_gap_ends_the_match),
         TEST(test_a_window_needs_only_the_last_chunks),
         TEST(test_transactions_in_order_only),

@@ -34,6 +34,7 @@ static void boot(void)
     stand->outbox.alarm_us = QR_NEVER_US;
     SAY(stand, mesh(), start, .epoch = EPOCH, .seed = 1, .partners = COLUMN64(storage(), catalog()));
     assert_int_equal(HEARD(stand, ready)->reason, 0);
+    assert_int_equal(HEARD(stand, chunk_losses)->now, 0);
     SAY(stand, uplink(), link_up, .node = OTHER, .node_epoch = 1);
     assert_int_equal(stand->outbox.count, 0);
 }
@@ -989,6 +990,105 @@ static void test_a_long_chain_is_hashed_in_pieces(void **unused)
     assert_int_equal(HEARD_COUNT(stand, drained), 1);
 }
 
+/* ---- losses ---- */
+
+static void lost(uint32_t count)
+{
+    uint8_t chains[64], parent[32];
+    uint32_t groups[2] = {0};
+    for (uint32_t i = 0; i < count; i++) chain_of(40 + i, 0, parent, chains + 32ull * i);
+    SAY(stand, storage(), chunk_losses_named, .key = 0, .chains = {chains, 32ull * count}, .groups = {groups, count});
+}
+/* The names are asked for just now; they are told. */
+static void named(uint32_t count)
+{
+    uint8_t chains[64], parent[32];
+    uint32_t groups[2] = {0};
+    const qr_chunk_losses_t *b = HEARD(stand, chunk_losses);
+    assert_int_equal(b->now, 1);
+    for (uint32_t i = 0; i < count; i++) chain_of(40 + i, 0, parent, chains + 32ull * i);
+    SAY(stand, storage(), chunk_losses_named, .key = b->key, .chains = {chains, 32ull * count}, .groups = {groups, count});
+}
+
+static void test_losses_are_withdrawn_and_then_dropped(void **unused)
+{
+    (void)unused;
+    uint8_t parent[32], chain[32];
+    lost(0);
+    named(2);
+    const qr_publish_t *u = heard_publish(1, 2);
+    assert_int_equal(u->kinds.data[0], QR_CATALOG_WITHDRAW);
+    assert_int_equal(u->kinds.data[1], QR_CATALOG_WITHDRAW);
+    assert_int_equal(u->tiers.data[1], QR_TIER_SSD);
+    chain_of(41, 0, parent, chain);
+    assert_memory_equal(u->chains.data + 32, chain, 32);
+    assert_int_equal(stand->outbox.count, 1); /* nothing is dropped before it is committed */
+    committed(1);
+    assert_int_equal(HEARD_COUNT(stand, chunk_drop), 2);
+    uint64_t keys[2] = {HEARD_NTH(stand, chunk_drop, 0)->key, HEARD_NTH(stand, chunk_drop, 1)->key};
+    SAY(stand, storage(), chunk_dropped, .key = keys[0], .reason = QR_E_NOT_FOUND);
+    assert_int_equal(HEARD_COUNT(stand, chunk_losses), 0);
+    SAY(stand, storage(), chunk_dropped, .key = keys[1], .reason = QR_E_NOT_FOUND);
+    assert_int_equal(HEARD(stand, chunk_losses)->now, 0); /* for the next one */
+    assert_int_equal(metric(METRIC_chunks_lost_total), 2);
+    assert_int_equal(metric(METRIC_chunks_dropped_total), 0);
+}
+
+static void test_losses_wait_for_the_capture_under_way(void **unused)
+{
+    (void)unused;
+    uint64_t key = capture_to_write(1);
+    capture(2, 0, 8);
+    lost(0);
+    assert_int_equal(stand->outbox.count, 0);
+    written(key, 1);
+    committed(1);
+    expect_captured(1, 0, 8);
+    named(1); /* before the capture that waits */
+    committed(heard_publish(2, 1)->sequence);
+    dropped(HEARD(stand, chunk_drop)->key);
+    uint64_t find = HEARD(stand, chunk_find)->key;
+    lost(0);
+    SAY(stand, storage(), chunk_found, .key = find, .depth = 1);
+    expect_captured(2, 0, 8);
+    named(0); /* written again meanwhile */
+    assert_int_equal(HEARD_COUNT(stand, publish), 0);
+    assert_int_equal(HEARD(stand, chunk_losses)->now, 0);
+}
+
+static void test_a_withdrawal_of_losses_is_tried_again(void **unused)
+{
+    (void)unused;
+    lost(0);
+    for (uint32_t i = 0; i < 3; i++) {
+        named(1);
+        (void)heard_publish(1 + i, 1);
+        refused(1 + i, QR_E_IO, 0);
+        assert_int_equal(stand->outbox.count, 0);
+        assert_int_equal(stand->outbox.alarm_us, stand->now_us + (1000000ull << i)); /* later and later */
+        assert_true(stand_alarm(stand, QR_NEVER_US - 1));
+    }
+    named(1);
+    refused(4, QR_E_INVALID, 0); /* the log never heard of it */
+    dropped(HEARD(stand, chunk_drop)->key);
+    assert_int_equal(HEARD(stand, chunk_losses)->now, 0);
+}
+
+static void test_losses_when_storage_begins_anew(void **unused)
+{
+    (void)unused;
+    SAY(stand, uplink(), link_down, .node = NODE);
+    assert_int_equal(HEARD_COUNT(stand, chunk_losses), 0);
+    SAY(stand, uplink(), link_up, .node = NODE, .node_epoch = 1);
+    assert_int_equal(HEARD(stand, chunk_losses)->now, 0);
+    lost(0);
+    assert_int_equal(HEARD(stand, chunk_losses)->now, 1);
+    SAY(stand, uplink(), link_down, .node = NODE);
+    SAY(stand, uplink(), link_up, .node = NODE, .node_epoch = 1);
+    named(1);
+    (void)heard_publish(1, 1);
+}
+
 /* ---- twice 200,000 messages: CK-07 --------------------------------------------------------------------------------------------------- */
 
 enum { IDS = 5, CHUNKS = TOKENS_MAX / CHUNK, MESSAGES = 200000, OPEN_MAX = 128, SLOTS = 8, LEASES = 16, FILES_MAX = 24 };
@@ -1435,6 +1535,10 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 #define TEST_TWO(name) cmocka_unit_test_setup_teardown(name, begin_two_groups, end)
     const struct CMUnitTest tests[] = {
+        TEST(test_losses_are_withdrawn_and_then_dropped),
+        TEST(test_losses_wait_for_the_capture_under_way),
+        TEST(test_a_withdrawal_of_losses_is_tried_again),
+        TEST(test_losses_when_storage_begins_anew),
         TEST(test_a_capture_from_its_question_to_its_publication),
         TEST(test_what_is_durable_is_not_written_again),
         TEST(test_a_gap_is_filled_and_no_more),

@@ -313,8 +313,9 @@ static void test_a_file_that_was_not_seen_whole_is(void **unused)
     uint64_t keys[16];
     ask(1, 0, 24);
     assert_int_equal(keys_asked(keys), 3);
-    SAY(stand, storage(), chunk_leased, .key = keys[0], .lease = 1, .bytes = 10, .trusted = 0);
+    SAY(stand, storage(), chunk_leased, .key = keys[0], .lease = 1, .bytes = 10, .trusted = 0, .stamp.bytes[7] = 9);
     assert_int_equal(HEARD(stand, page_upload)->whole, 1);
+    assert_int_equal(HEARD(stand, page_upload)->stamp.bytes[7], 9); /* for transfer, which opens it */
     uploaded(keys[0]);
     assert_int_equal(HEARD(stand, chunk_release)->trust, 1);
     leased(keys[1], 2);

@@ -1341,6 +1341,34 @@ static void test_probe_walks_through_and_back(void **state)
     tear_down(&f);
 }
 
+/* On a node with a store a probe passes the replica of this node first, until that has read the catalog. */
+static void test_a_probe_waits_for_the_catalog(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_store();
+    SAY(f.s, WORKER, probe, .probe_id = 6);
+    assert_int_equal(f.s->messages[0].to, REPLICA);
+    SAY(f.s, REPLICA, probe_done, .probe_id = 6, .reason = QR_E_BUSY);
+    assert_int_equal(f.s->messages[0].to, WORKER);
+    assert_int_equal(HEARD(f.s, probe_done)->reason, QR_E_BUSY);
+    SAY(f.s, WORKER, probe, .probe_id = 7);
+    SAY(f.s, MESH, link_down, .node = 1); /* a replica that is gone does not answer */
+    assert_int_equal(f.s->messages[0].to, WORKER);
+    assert_int_equal(HEARD(f.s, probe_done)->probe_id, 7);
+    assert_int_equal(HEARD(f.s, probe_done)->reason, QR_E_BUSY);
+    SAY(f.s, REPLICA, probe_done, .probe_id = 7);
+    assert_int_equal(f.s->outbox.count, 0);
+    SAY(f.s, WORKER, probe, .probe_id = 7);
+    SAY(f.s, REPLICA, probe_done, .probe_id = 7);
+    assert_int_equal(f.s->messages[0].to, EXECUTOR);
+    assert_int_equal(HEARD(f.s, probe)->probe_id, 7);
+    SAY(f.s, EXECUTOR, probe_done, .probe_id = 7);
+    assert_int_equal(f.s->messages[0].to, WORKER);
+    SAY(f.s, WORKER, probe, .probe_id = 8);
+    assert_int_equal(f.s->messages[0].to, EXECUTOR);
+    tear_down(&f);
+}
+
 static void test_a_stranger_probes_nothing(void **state)
 {
     (void)state;
@@ -1567,6 +1595,7 @@ int main(void)
         cmocka_unit_test(test_a_deadline_ends_queued_and_running_requests),
         cmocka_unit_test(test_windows_bound_the_rows_and_travel_with_the_next_batch),
         cmocka_unit_test(test_probe_walks_through_and_back),
+        cmocka_unit_test(test_a_probe_waits_for_the_catalog),
         cmocka_unit_test(test_a_stranger_probes_nothing),
         cmocka_unit_test(test_a_budget_is_at_most_the_timeout),
         cmocka_unit_test(test_prompt_rows_add_up_when_cancelled),

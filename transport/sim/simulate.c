@@ -532,7 +532,7 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
     /* What is still on its way comes home; then no question is open anywhere. */
     if (!qr_world_run(world, qr_world_now_us(world) + SETTLE_US, NULL, NULL)) return;
     if (!qr_world_is_quiet(world, text, sizeof text)) fail(result, text);
-    if (stage->store && !qr_sim_store_is_quiet(stage->store, world, text, sizeof text)) fail(result, text);
+    if (stage->store && !qr_sim_store_is_quiet(stage->store, stage->catalog, world, text, sizeof text)) fail(result, text);
     for (uint32_t n = 0; n < nodes_of(stage->plan); n++)
         for (uint32_t d = 1; d <= qr_world_devices(world, n); d++)
             if (!qr_sim_moves_are_quiet(world, n, d, text, sizeof text)) fail(result, text);

@@ -166,9 +166,9 @@ static void damage(qr_sim_store_t *s, disk_t *disk, qr_sim_file_t *f)
         f->removed = 1;
     else
         b->words[qr_sim_draw(b->count)] ^= 1ull << qr_sim_draw(64);
-    if (how != 2 || f->leases)
-        return; /* G4: who was told that a file is trusted reads it at once; nobody rewrites one in between so that its digest fits */
-    b->digest = qr_sim_store_digest(b); /* somebody wrote it: its times have changed */
+    if (how != 2) return;
+    b->digest = qr_sim_store_digest(b); /* somebody wrote it: its times have changed, also for those who hold a lease */
+    f->times++;
     f->trusted_epoch = 0;
 }
 
@@ -196,6 +196,9 @@ typedef struct drop {
 typedef struct storage {
     uint64_t address, epoch, last_us;
     uint32_t node, unused;
+    struct {
+        uint64_t from, key; /* from 0: nobody waits for losses */
+    } watches[DEVICES];
     lease_t leases[LEASES];
     write_t writes[WRITES];
     drop_t drops[DROPS];
@@ -209,6 +212,49 @@ typedef struct call {
     const qr_message_t *message;
     qr_outbox_t *outbox;
 } call_t;
+
+/* ---- losses: files that are set aside ---- */
+
+/* Somebody who waits hears that there are some. */
+static void tell_losses(const call_t *call)
+{
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        if (call->self->watches[i].from)
+            qr_send(call->outbox, call->self->watches[i].from, chunk_losses_named,
+                    (&(qr_chunk_losses_named_t){.key = call->self->watches[i].key}));
+        call->self->watches[i].from = 0;
+    }
+}
+
+static void set_aside(const call_t *call, qr_sim_file_t *f)
+{
+    f->state = ASIDE;
+    f->told = 0;
+    tell_losses(call);
+}
+
+static void on_losses(const call_t *call)
+{
+    const qr_chunk_losses_t *b = &call->message->body.chunk_losses;
+    uint8_t chains[32 * QR_CAPTURE_DROPS];
+    uint32_t groups[QR_CAPTURE_DROPS], count = 0;
+    for (uint32_t i = 0; i < call->disk->count && count < QR_CAPTURE_DROPS; i++) {
+        qr_sim_file_t *f = &call->disk->files[i];
+        if (f->state != ASIDE || f->leaving || (f->told && f->told != call->message->from)) continue;
+        if (b->now) f->told = call->message->from;
+        memcpy(chains + 32 * (size_t)count, f->chain, 32);
+        groups[count++] = f->group;
+    }
+    uint32_t device = qr_address_device(call->message->from) - 1;
+    if (!b->now && !count) {
+        call->self->watches[device].from = call->message->from;
+        call->self->watches[device].key = b->key;
+        return;
+    }
+    if (!b->now) count = 0;
+    qr_send(call->outbox, call->message->from, chunk_losses_named,
+            (&(qr_chunk_losses_named_t){.key = b->key, .chains = {chains, 32ull * count}, .groups = {groups, count}}));
+}
 
 static void on_find(const call_t *call)
 {
@@ -231,7 +277,7 @@ static void on_lease(const call_t *call)
     if (f && one_in && !f->damaged && qr_sim_draw(one_in) == 0) damage(call->store, call->disk, f);
     bool seen = f && (f->removed || !f->on_disk.whole); /* it is not there, or its size is not what it was */
     if (seen && !f->leases && (f->removed || qr_sim_draw(2))) {
-        f->state = ASIDE;
+        set_aside(call, f);
         call->store->counts.damage_found++;
         f = NULL;
     }
@@ -243,6 +289,7 @@ static void on_lease(const call_t *call)
         f->key = ++call->store->clock;
         body = (qr_chunk_leased_t){.key = b->key, .lease = lease->id, .bytes = f->bytes, .trusted = f->trusted_epoch == call->self->epoch};
         memcpy(body.content.bytes, f->content, 32);
+        body.stamp.bytes[0] = (uint8_t)(1 + f->times);
         call->store->counts.leases++;
     }
     qr_send(call->outbox, call->message->from, chunk_leased, &body);
@@ -274,7 +321,7 @@ static void end_lease(const call_t *call, lease_t *lease, bool trust, uint32_t r
     if (trust && f->state == DURABLE) f->trusted_epoch = call->self->epoch;
     if (reason && f->state == DURABLE && !f->leaving) {
         if (!f->damaged) qr_sim_finding("node %u: an intact file is set aside (%s)", call->self->node + 1, qr_error_name((int)reason));
-        f->state = ASIDE;
+        set_aside(call, f);
     }
     try_delete(call, f);
 }
@@ -314,6 +361,8 @@ static uint32_t judge_write(const call_t *call, const qr_sim_bytes_t *b, uint64_
     uint64_t bytes = HEADER_BYTES + 8ull * b->count, used = bytes_used(call->disk);
     if (there && there->leases) return QR_E_BUSY; /* set aside or leaving, and still read */
     if (there && there->state == WRITING) return QR_E_BUSY;
+    if (there && there->state == ASIDE && there->told && there->told != call->message->from)
+        return QR_E_BUSY; /* it is withdrawn just now */
     if (used + bytes <= call->store->work.bytes_max) return 0;
     *ret_shortfall = used + bytes - call->store->work.bytes_max;
     call->store->counts.shortfalls++;
@@ -432,8 +481,9 @@ static void on_drop(const call_t *call)
     qr_sim_file_t *f = part_of(call->disk, b->chain.bytes, b->group);
     drop_t *d = call->self->drops;
     while (d < call->self->drops + DROPS && d->from) d++;
-    if (!f || f->state != DURABLE || d == call->self->drops + DROPS) {
-        uint32_t reason = f && f->state == DURABLE ? QR_E_BUSY : QR_E_NOT_FOUND;
+    bool stands = f && (f->state == DURABLE || f->state == ASIDE);
+    if (!stands || d == call->self->drops + DROPS) {
+        uint32_t reason = stands ? QR_E_BUSY : QR_E_NOT_FOUND;
         qr_send(call->outbox, call->message->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = b->key, .reason = reason}));
         return;
     }
@@ -448,6 +498,8 @@ static void on_link_down(const call_t *call)
 {
     if (call->message->body.link_down.node != call->self->node + 1) return;
     for (uint32_t i = 0; i < DROPS; i++) call->self->drops[i].from = 0;
+    for (uint32_t i = 0; i < DEVICES; i++) call->self->watches[i].from = 0;
+    for (uint32_t i = 0; i < call->disk->count; i++) call->disk->files[i].told = 0;
     for (uint32_t i = 0; i < LEASES; i++)
         if (call->self->leases[i].id) end_lease(call, &call->self->leases[i], false, 0);
     for (uint32_t i = 0; i < WRITES; i++) {
@@ -464,6 +516,7 @@ static void on_start(const call_t *call)
     for (uint32_t i = 0; i < call->disk->count; i++) {
         qr_sim_file_t *f = &call->disk->files[i];
         f->leases = 0;
+        f->told = 0;
         if (f->state == WRITING) { /* G1 */
             bool whole = f->due_us < call->message->now_us && qr_sim_draw(2);
             f->state = DURABLE;
@@ -471,7 +524,7 @@ static void on_start(const call_t *call)
             call->store->counts.torn += !whole;
         }
         /* What was withdrawn and not deleted is found again: nobody remembers that it was to leave. */
-        if (f->state == DURABLE) f->leaving = 0;
+        if (f->state == DURABLE || f->state == ASIDE) f->leaving = 0;
         call->store->counts.adopted += f->state == DURABLE;
     }
     qr_send(call->outbox, call->message->from, ready, (&(qr_ready_t){0}));
@@ -508,6 +561,7 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
     case QR_MESSAGE_chunk_write: on_write(&call); break;
     case QR_MESSAGE_chunk_victims: on_victims(&call); break;
     case QR_MESSAGE_chunk_drop: on_drop(&call); break;
+    case QR_MESSAGE_chunk_losses: on_losses(&call); break;
     case QR_MESSAGE_link_down: on_link_down(&call); break;
     default: break;
     }
@@ -555,7 +609,7 @@ static void storage_print(const void *block, const qr_given_t *given, qr_text_t 
 const qr_actor_class_t qr_sim_storage_class = {
     .name = "storage",
     .role = QR_ROLE_storage,
-    .max_out = LEASES + WRITES + DROPS + 2,
+    .max_out = LEASES + WRITES + DROPS + DEVICES + 2,
     .owns_world = true,
     .bytes = storage_bytes,
     .init = storage_init,
@@ -564,9 +618,22 @@ const qr_actor_class_t qr_sim_storage_class = {
     .print = storage_print,
 };
 
-bool qr_sim_store_is_quiet(const qr_sim_store_t *s, const qr_world_t *world, char *text, size_t text_bytes)
+/* A file that was seen to be damaged, and that the log goes on to say stands there (G6). */
+static bool advertised(const qr_sim_catalog_t *catalog, const disk_t *disk, uint32_t node)
+{
+    for (uint32_t i = 0; catalog && i < disk->count; i++)
+        if (disk->files[i].state == ASIDE && qr_sim_catalog_says(catalog, node, disk->files[i].chain, disk->files[i].group)) return true;
+    return false;
+}
+
+bool qr_sim_store_is_quiet(const qr_sim_store_t *s, const struct qr_sim_catalog *catalog, const qr_world_t *world, char *text,
+                           size_t text_bytes)
 {
     for (uint32_t n = 0; n < s->node_count; n++) {
+        if (advertised(catalog, &s->disks[n], n)) {
+            (void)snprintf(text, text_bytes, "at the end the log says that node %u has a file that was found damaged", n + 1);
+            return false;
+        }
         const storage_t *self = qr_world_state(world, qr_sim_address(n, 0, QR_ROLE_storage));
         uint32_t leases = 0, others = 0;
         for (uint32_t i = 0; self && i < LEASES; i++) leases += self->leases[i].id != 0;

@@ -7,7 +7,8 @@
  * G2. What is written are the rows that its tokens mean; a slot that changes while it is written is a finding.
  * G3. A file is deleted only when the catalog's log does not say any more that it stands here, and after its last lease.
  * G4. Silent damage happens to leased and unleased files alike; whoever was told so by transfer tells storage.
- * G5. The files of a disk never hold more than bytes_max. */
+ * G5. The files of a disk never hold more than bytes_max.
+ * G6. In the end the log says of no file that was found damaged that it stands there. */
 #ifndef QR_SIM_STORAGE_H
 #define QR_SIM_STORAGE_H
 
@@ -40,9 +41,11 @@ typedef struct qr_sim_bytes {
 typedef struct qr_sim_file {
     uint32_t state, group; /* state: of storage.c */
     uint32_t leases, damaged, leaving, was_aside, removed,
-        unused; /* damaged: by this world; was_aside: it is written again after that was found; removed: by somebody else */
+        times; /* times: how often somebody rewrote it; damaged: by this world; was_aside: it is written again after that was found;
+                  removed: by somebody else */
     uint8_t chain[32], content[32];
-    uint64_t bytes, key, due_us, trusted_epoch; /* key: least leaves first; trusted_epoch: of the storage that has seen it whole */
+    uint64_t bytes, key, due_us, trusted_epoch, told; /* told: who withdraws it from the catalog, 0 nobody; key: least leaves first;
+                                                         trusted_epoch: of the storage that has seen it whole */
     qr_sim_bytes_t on_disk;
 } qr_sim_file_t;
 
@@ -71,8 +74,11 @@ void qr_sim_store_name(const qr_sim_bytes_t *bytes, uint8_t ret_content[32]);
 uint64_t qr_sim_store_tokens(const uint32_t *tokens, uint64_t count);
 /* Staging slot of a device. */
 qr_sim_slot_t *qr_sim_store_slot(qr_sim_store_t *store, uint32_t node, uint32_t device, uint32_t slot);
-/* Whether no storage holds a lease, a write or a drop; else *text says what. */
-bool qr_sim_store_is_quiet(const qr_sim_store_t *store, const qr_world_t *world, char *text, size_t text_bytes);
+/* Whether no storage holds a lease, a write or a drop and G6 holds (catalog NULL: there is
+ * none); else *text says what. */
+struct qr_sim_catalog;
+bool qr_sim_store_is_quiet(const qr_sim_store_t *store, const struct qr_sim_catalog *catalog, const qr_world_t *world, char *text,
+                           size_t text_bytes);
 
 extern const qr_actor_class_t qr_sim_storage_class;
 

@@ -19,7 +19,7 @@ typedef struct claim {
 typedef struct move {
     uint64_t key, due_us, asked_us, began_us;
     uint32_t open, group, slot, start, end, at, from_row, first_block, count, whole; /* rows [start, end); at: the next one to move */
-    uint64_t pages[PAGES_MAX], tokens;
+    uint64_t pages[PAGES_MAX], tokens, stamp;
     uint32_t reason, damage, fails, garbage; /* fails: it will; garbage: it scribbles first */
     uint8_t content[32], parent[32], chain[32];
     qr_sim_bytes_t file; /* as it was opened: it may be deleted meanwhile */
@@ -149,6 +149,7 @@ static void open_file(const transfer_t *self, const qr_given_t *given, move_t *m
     m->reason = f ? 0 : QR_E_NOT_FOUND;
     if (!f) return;
     m->file = f->on_disk;
+    if (m->stamp != 1 + f->times) m->whole = 1; /* rewritten since its lease */
     m->fails = move_fails(self);
     m->garbage = m->fails || qr_sim_draw(GARBAGE_ONE_IN) == 0;
     m->reason = judge_file(m);
@@ -242,6 +243,7 @@ static void on_upload(transfer_t *self, const qr_given_t *given, const qr_messag
     m->from_row = b->from_row;
     m->first_block = b->first_block;
     m->whole = b->whole;
+    m->stamp = b->stamp.bytes[0];
     m->tokens = qr_sim_store_tokens(b->tokens.data, b->tokens.count);
     memcpy(m->content, b->content.bytes, 32);
     memcpy(m->parent, b->parent.bytes, 32);

@@ -1387,7 +1387,8 @@ bool qr_world_is_quiet(const qr_world_t *world, char *text, size_t text_bytes)
             for (uint32_t s = 0; world->nodes[n].cells[i].pairs && s < QR_PAIR_SLOTS; s++) {
                 const qr_pair_t *pair = &world->nodes[n].cells[i].pairs->slots[s];
                 for (uint16_t type = 1; pair->address && type < QR_MESSAGE_TYPES_MAX; type++) {
-                    if ((!pair->asked[type] && !pair->owed[type]) || type == QR_MESSAGE_tail) continue; /* a tail stays open */
+                    if ((!pair->asked[type] && !pair->owed[type]) || type == QR_MESSAGE_tail || type == QR_MESSAGE_chunk_losses)
+                        continue; /* these stay open */
                     (void)snprintf(text, text_bytes, "at the end %s of node %u has %u open %s to role %u of node %u and owes %u",
                                    world->nodes[n].cells[i].actor->name, n + 1, pair->asked[type], qr_schema_find(type)->name,
                                    qr_address_role(pair->address), qr_address_node(pair->address), pair->owed[type]);
