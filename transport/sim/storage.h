@@ -74,8 +74,8 @@ void qr_sim_store_name(const qr_sim_bytes_t *bytes, uint8_t ret_content[32]);
 uint64_t qr_sim_store_tokens(const uint32_t *tokens, uint64_t count);
 /* Staging slot of a device. */
 qr_sim_slot_t *qr_sim_store_slot(qr_sim_store_t *store, uint32_t node, uint32_t device, uint32_t slot);
-/* Whether no storage holds a lease, a write or a drop and G6 holds (catalog NULL: there is
- * none); else *text says what. */
+/* Whether no storage holds a lease, a write or a drop and G6 holds (catalog NULL: there
+ * is none); else *text says what. */
 struct qr_sim_catalog;
 bool qr_sim_store_is_quiet(const qr_sim_store_t *store, const struct qr_sim_catalog *catalog, const qr_world_t *world, char *text,
                            size_t text_bytes);
