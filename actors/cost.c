@@ -3,37 +3,61 @@
 
 #include "base/mutant.h"
 
-void qr_cost_restore_add(qr_cost_t *cost, uint32_t rows, uint64_t move_us)
+void qr_cost_add(qr_cost_source_t *source, uint32_t rows, uint64_t move_us)
 {
     if (rows == 0) return;
-    uint64_t ns = move_us * 1000, sample = qr_max_u64(ns / rows, 1);
-    if (cost->restore_samples++ == 0)
-        cost->restore_row_ns = sample;
+    uint64_t sample = qr_max_u64(move_us * 1000 / rows, 1);
+    if (source->samples++ == 0)
+        source->row_ns = sample;
     else
-        cost->restore_row_ns = qr_max_u64(cost->restore_row_ns - cost->restore_row_ns / 8 + sample / 8, 1);
+        source->row_ns = qr_max_u64(source->row_ns - source->row_ns / 8 + sample / 8, 1);
 }
 
-uint64_t qr_cost_restore_ns(const qr_cost_t *cost, uint32_t rows, uint32_t row_bytes)
+static uint64_t row_of(const qr_cost_source_t *source, uint32_t row_bytes, uint64_t byte_ps)
 {
-    uint64_t row_ns = cost->restore_samples ? cost->restore_row_ns : qr_max_u64((uint64_t)row_bytes * QR_COST_BYTE_PS / 1000, 1);
-    return QR_COST_RESTORE_NS + row_ns * rows;
+    return source->samples && !QR_MUTANT(742) ? source->row_ns : qr_max_u64(row_bytes * byte_ps / 1000, 1);
 }
 
-uint64_t qr_cost_recompute_ns(const qr_calibration_t *calibration, uint32_t rows)
+/* Predicted ns until `most` rows stand when `rows` of them are to be had at row_ns each. */
+static uint64_t way(const qr_cost_case_t *c, uint32_t rows, uint32_t most, uint64_t once_ns, uint64_t row_ns, uint64_t recompute_row_ns)
 {
-    return (calibration->row_samples ? calibration->row_ns : QR_COST_ROW_NS) * (uint64_t)rows;
+    if (rows <= c->resident_rows) return QR_COST_NONE;
+    return once_ns + row_ns * (rows - c->resident_rows) + recompute_row_ns * (most - rows);
 }
 
-void qr_cost_restore_declined(qr_cost_t *cost, const qr_calibration_t *calibration)
+/* CO3 */
+static void declined(qr_cost_source_t *source, uint64_t recompute_row_ns)
 {
-    if (cost->restore_samples == 0 || QR_MUTANT(692)) return;
-    uint64_t most = 2 * qr_cost_recompute_ns(calibration, 1);
-    cost->restore_row_ns = qr_min_u64(cost->restore_row_ns, most);
-    cost->restore_row_ns = qr_max_u64(cost->restore_row_ns - cost->restore_row_ns / 16, 1);
+    if (source->samples == 0 || QR_MUTANT(692)) return;
+    source->row_ns = qr_min_u64(source->row_ns, 2 * recompute_row_ns);
+    source->row_ns = qr_max_u64(source->row_ns - source->row_ns / 16, 1);
 }
 
-bool qr_cost_restore_pays(const qr_cost_t *cost, const qr_calibration_t *calibration, uint32_t rows, uint32_t row_bytes)
+void qr_cost_choose(const qr_policy_t *policy, qr_cost_t *cost, const qr_calibration_t *calibration, const qr_cost_case_t *c,
+                    qr_cost_choice_t *ret_choice)
 {
-    if (QR_MUTANT(481)) return true;
-    return qr_cost_restore_ns(cost, rows, row_bytes) < qr_cost_recompute_ns(calibration, rows);
+    uint32_t most = qr_max_u32(c->resident_rows, qr_max_u32(c->ram_rows, c->ssd_rows));
+    qr_cost_choice_t x = {.ram_row_ns = row_of(&cost->ram, c->row_bytes, policy->ram_byte_ps),
+                          .ssd_row_ns = row_of(&cost->ssd, c->row_bytes, policy->restore_byte_ps),
+                          .recompute_row_ns = calibration->row_samples ? calibration->row_ns : policy->recompute_row_ns,
+                          .ram_samples = cost->ram.samples,
+                          .ssd_samples = cost->ssd.samples,
+                          .recompute_samples = calibration->row_samples,
+                          .source = QR_SOURCE_RECOMPUTE,
+                          .rows = c->resident_rows};
+    x.recompute_ns = x.recompute_row_ns * (most - c->resident_rows);
+    x.ram_ns = way(c, c->ram_rows, most, policy->ram_ns, x.ram_row_ns, x.recompute_row_ns);
+    x.ssd_ns = way(c, c->ssd_rows, most, QR_MUTANT(743) ? 0 : policy->restore_ns, x.ssd_row_ns, x.recompute_row_ns);
+    if (c->resident_rows == most) {
+        x.source = QR_SOURCE_RESIDENT;
+    } else if (x.ram_ns != QR_COST_NONE) {
+        x.source = QR_SOURCE_RAM;
+        x.rows = c->ram_rows;
+    } else if (x.ssd_ns < x.recompute_ns || QR_MUTANT(481)) {
+        x.source = QR_SOURCE_SSD;
+        x.rows = c->ssd_rows;
+    } else {
+        declined(&cost->ssd, x.recompute_row_ns);
+    }
+    *ret_choice = x;
 }

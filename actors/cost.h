@@ -1,36 +1,49 @@
-/* cost.h - what it costs to bring rows back from durable chunks, as smoothed integers with their sample count, and whether that beats
- * computing them. Evaluator of the scheduler. Pure.
+/* cost.h - what it costs to have a prefix stand, by each way there is: it is resident, it comes from memory or from disk, it is computed.
+ * Smoothed integers with their sample counts, and the choice between them under a policy. Evaluator of the scheduler. Pure.
  *
- * CO1. Only integers. Until the first sample the configured cost stands; the first sample is the value, each later one moves it by an
+ * CO1. Only integers. Until the first sample the policy's cost stands; the first sample is the value, each later one moves it by an
  *      eighth of the difference.
- * CO2. Restore is chosen only if it is predicted to take less time than computing the same rows; a tie is computed.
+ * CO2. A way is chosen only if it is predicted to take less time than computing the same rows; a tie is computed. Rows that memory keeps for
+ *      a request that made room are nobody else's and are always taken.
  * CO3. What a bad hour taught is forgotten: a restore that was not chosen makes the next look a sixteenth cheaper, from no more than twice
- *      what computing costs. So it is tried again after a dozen, and where it stays too slow that dozen pays for it. */
+ *      what computing costs. So it is tried again after a dozen, and where it stays too slow that dozen pays for it.
+ * CO4. A choice says all it was made of: the same numbers under the same policy give it again. */
 #ifndef QR_COST_H
 #define QR_COST_H
 
 #include "actors/calibration.h"
+#include "messages/message.h"
 
-enum {
-    QR_COST_RESTORE_NS = 1000000, /* of one restore whatever its rows: messages, leases, headers */
-    QR_COST_ROW_NS = 1000000,     /* configured: computing one prompt row of a model nothing is known of */
-    QR_COST_BYTE_PS = 1000        /* configured: reading, checking and copying one byte, in ps */
-};
+#define QR_COST_NONE UINT64_MAX /* there is no such way */
 
+/* The costs that stand until they are measured. */
+typedef qr_policy_snapshot_t qr_policy_t;
+
+typedef struct qr_cost_source {
+    uint64_t row_ns; /* beyond what one restore costs; 0 without a sample */
+    uint64_t samples;
+} qr_cost_source_t;
 typedef struct qr_cost {
-    uint64_t restore_row_ns; /* beyond QR_COST_RESTORE_NS; 0 without a sample */
-    uint64_t restore_samples;
+    qr_cost_source_t ram, ssd;
 } qr_cost_t;
 
-/* Takes in a restore of so many rows that took move_us of transfer's time (its queue apart). rows 0: nothing is learned. */
-void qr_cost_restore_add(qr_cost_t *cost, uint32_t rows, uint64_t move_us);
-/* A restore was not chosen (CO3). */
-void qr_cost_restore_declined(qr_cost_t *cost, const qr_calibration_t *calibration);
-/* Predicted ns of restoring `rows` rows of row_bytes each (over all groups). */
-uint64_t qr_cost_restore_ns(const qr_cost_t *cost, uint32_t rows, uint32_t row_bytes);
-/* Predicted ns of computing `rows` prompt rows. */
-uint64_t qr_cost_recompute_ns(const qr_calibration_t *calibration, uint32_t rows);
-/* CO2. */
-bool qr_cost_restore_pays(const qr_cost_t *cost, const qr_calibration_t *calibration, uint32_t rows, uint32_t row_bytes);
+/* Up to which row a prefix stands, and is to be had from memory or disk (0: not at all); bytes of one row over all groups. */
+typedef struct qr_cost_case {
+    uint32_t resident_rows, ram_rows, ssd_rows, row_bytes;
+} qr_cost_case_t;
+
+/* Predicted time until rows [0, the most of them) stand, by each way; QR_COST_NONE: there is none. */
+typedef struct qr_cost_choice {
+    uint64_t ram_ns, ssd_ns, recompute_ns;
+    uint64_t ram_row_ns, ssd_row_ns, recompute_row_ns;
+    uint64_t ram_samples, ssd_samples, recompute_samples;
+    uint32_t source, rows; /* QR_SOURCE_*; what then stands without computing */
+} qr_cost_choice_t;
+
+/* Takes in `rows` rows that came in move_us of transfer's time (its queue apart). rows 0: nothing is learned. */
+void qr_cost_add(qr_cost_source_t *source, uint32_t rows, uint64_t move_us);
+/* Fills *ret_choice and lets a restore that was not chosen be forgotten (CO3). */
+void qr_cost_choose(const qr_policy_t *policy, qr_cost_t *cost, const qr_calibration_t *calibration, const qr_cost_case_t *c,
+                    qr_cost_choice_t *ret_choice);
 
 #endif

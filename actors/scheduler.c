@@ -7,6 +7,7 @@
  *   scheduler    -- lane_close -->  executor,           -- route_release -->  page_manager
  *   scheduler    -- lookup -->  catalog_replica  -- matches -->        on a node with a store: what of a prompt is durable here
  *   scheduler    -- route_pages -->  page_manager,  -- page_spill, page_unspill, spill_drop -->  transfer      rows of preempted requests
+ *   scheduler    -- policy_read, decisions_note -->  facts  -- policy_snapshot, decisions_kept -->      on a node with a store
  *   scheduler    -- pages_load, load_ended -->  page_manager,  -- restore -->  restore_streamer  -- restored -->
  *
  * I1. The queue holds exactly the requests without a route, sorted by order; no two orders are equal.
@@ -31,10 +32,12 @@
  * else has a lane: its pages were needed, and only an end gives pages back for good. I13. Spills: before a preempted lane is closed, and
  * when no batch in flight names it, its rows are copied into transfer's memory under a key of their own (at most one copy at a time, since
  * at most one lane makes room). They count from page_spilled on; the next grant loads what of them does not stand, like a restore, and
- * gives them up. Without room, or when a move fails, they are computed again. */
+ * gives them up. Without room, or when a move fails, they are computed again. I14. A placed prompt of which rows are to be had has one
+ * decision (cost.h), under the policy of that moment, which is over once: with the load, when the rows are computed, or with its lane. */
 #include "actors/scheduler.h"
 
 #include "actors/cost.h"
+#include "actors/decisions.h"
 #include "actors/note.h"
 #include "actors/plan.h"
 #include "base/chain.h"
@@ -44,7 +47,7 @@
 #include "base/text.h"
 
 enum { NONE = 0xffffffffu };
-enum { ENDS_PER_CALL = 64, MAX_OUT = 4 * QR_LANES_MAX }; /* deadlines and stops end at most so many requests per call */
+enum { ENDS_PER_CALL = 64, MAX_OUT = 4 * QR_LANES_MAX + 2 }; /* deadlines and stops end at most so many requests per call */
 enum { LOOK_US = 20000 };
 enum { TOKENS_PER_REQUEST = 1024, CONTEXTS = 4 }; /* token storage: the larger of both bounds */
 
@@ -106,6 +109,8 @@ typedef struct lane {
     uint32_t room, more, preempted, starved, more_rows;
     uint32_t covered[QR_GROUPS_MAX]; /* rows the pages at hand have room for */
     uint64_t more_releases, more_retry_us;
+    qr_decision_t decision; /* I14 */
+    uint64_t deciding;      /* 1: it is not over */
     uint64_t copy_sources[QR_SCHEDULER_COPIES_MAX], copy_targets[QR_SCHEDULER_COPIES_MAX];
     uint32_t copy_rows[QR_SCHEDULER_COPIES_MAX], copy_groups[QR_SCHEDULER_COPIES_MAX];
 } lane_t;
@@ -146,6 +151,10 @@ typedef struct scheduler {
     uint32_t probes_out, unused;        /* bit i: the worker's probe i is at the replica */
     qr_calibration_t calibration;
     qr_cost_t cost;
+    qr_policy_t policy;
+    uint64_t chosen[QR_SOURCE_RECOMPUTE + 1]; /* decisions by choice */
+    uint32_t policy_asked, policy_known;
+    qr_decisions_t decisions;
     batch_t batches[QR_BATCHES_IN_FLIGHT]; /* oldest first */
 } scheduler_t;
 
@@ -423,10 +432,25 @@ static void learn_answer(scheduler_t *self, uint32_t tokens)
 }
 
 /* Its request has left it; what is in flight is void. */
+/* A lane's decision is over (I14): rows stand; us: the device's own time for them, and what they waited for it. */
+static void decision_over(const call_t *call, lane_t *lane, uint32_t rows, uint32_t reason, uint64_t device_us, uint64_t queue_us)
+{
+    qr_decision_t *d = &lane->decision;
+    if (!lane->deciding) return;
+    lane->deciding = 0;
+    d->outcome_rows = rows;
+    d->reason = reason;
+    d->outcome_ns += device_us * 1000;
+    d->queue_ns = queue_us * 1000;
+    d->elapsed_ns = (call->now_us - d->made_us) * 1000;
+    qr_decisions_add(&call->self->decisions, d, call->now_us);
+}
+
 static void lane_end(const call_t *call, lane_t *lane)
 {
     scheduler_t *self = call->self;
     lane_void(self, lane);
+    if (lane->decision.choice == QR_SOURCE_RECOMPUTE) decision_over(call, lane, lane->rows_done, QR_E_CANCELLED, 0, 0);
     lane->state = LANE_ENDING;
     if (lane->load == LOAD_RUNNING && !lane->unspills)
         qr_send(call->outbox, self->restore_streamer, restore_cancel, (&(qr_restore_cancel_t){.restore_id = lane_handle(self, lane)}));
@@ -715,20 +739,47 @@ static uint32_t rows_at_grant(const scheduler_t *self, const qr_pages_granted_t 
     return grant->copy_sources.count ? grant->boundary - grant->boundary % self->page_tokens : grant->boundary;
 }
 
-/* Whether the rows that durable chunks hold beyond the granted ones are worth bringing back. */
-static bool load_pays(scheduler_t *self, const request_t *r, const qr_pages_granted_t *grant)
+/* Which way the rows take that are to be had (QR_SOURCE_*). A load begins at a page's start. */
+static uint32_t decide(const call_t *call, lane_t *lane, const request_t *r, const qr_pages_granted_t *grant)
 {
-    uint32_t start = rows_at_grant(self, grant);
-    if (r->durable_rows <= grant->boundary || start % self->page_tokens) return false;
-    bool pays = qr_cost_restore_pays(&self->cost, &self->calibration, r->durable_rows - grant->boundary, self->row_bytes);
-    if (!pays) qr_cost_restore_declined(&self->cost, &self->calibration);
-    return pays;
+    scheduler_t *self = call->self;
+    bool loadable = rows_at_grant(self, grant) % self->page_tokens == 0;
+    qr_cost_case_t c = {.resident_rows = grant->boundary, .row_bytes = self->row_bytes};
+    qr_cost_choice_t x;
+    if (loadable || r->spilled_rows <= grant->boundary) c.ram_rows = r->spilled_rows;
+    if (loadable || r->durable_rows <= grant->boundary) c.ssd_rows = r->durable_rows;
+    if (!c.ram_rows && !c.ssd_rows) return QR_SOURCE_RECOMPUTE; /* nothing to decide */
+    qr_cost_choose(&self->policy, &self->cost, &self->calibration, &c, &x);
+    self->chosen[x.source]++;
+    lane->deciding = 1;
+    lane->decision = (qr_decision_t){.request_id = r->request_id,
+                                     .policy_version = self->policy.version,
+                                     .made_us = call->now_us,
+                                     .predicted_ram_ns = x.ram_ns,
+                                     .predicted_ssd_ns = x.ssd_ns,
+                                     .predicted_recompute_ns = x.recompute_ns,
+                                     .ram_row_ns = x.ram_row_ns,
+                                     .ssd_row_ns = x.ssd_row_ns,
+                                     .recompute_row_ns = x.recompute_row_ns,
+                                     .ram_samples = x.ram_samples,
+                                     .ssd_samples = x.ssd_samples,
+                                     .recompute_samples = x.recompute_samples,
+                                     .resident_rows = c.resident_rows,
+                                     .ram_rows = c.ram_rows,
+                                     .ssd_rows = c.ssd_rows,
+                                     .kind = QR_DECISION_LOAD,
+                                     .choice = (uint8_t)x.source};
+    if (x.source == QR_SOURCE_RESIDENT) decision_over(call, lane, grant->boundary, 0, 0, 0);
+    return x.source;
 }
 
-/* Whether spilled rows go beyond the granted ones. Memory is always faster than computing. */
-static bool unspill_pays(const scheduler_t *self, const request_t *r, const qr_pages_granted_t *grant)
+/* So many more rows of it are computed, in a batch of that time. */
+static void decision_computed(const call_t *call, lane_t *lane, uint32_t rows, const batch_t *batch, uint64_t step_us)
 {
-    return r->spilled_rows > grant->boundary && rows_at_grant(self, grant) % self->page_tokens == 0;
+    qr_decision_t *d = &lane->decision;
+    if (!lane->deciding || d->choice != QR_SOURCE_RECOMPUTE) return;
+    d->outcome_ns += step_us * 1000 * rows / qr_max_u32(batch->prefill_rows + batch->decode_rows, 1);
+    if (lane->rows_done >= qr_max_u32(d->ram_rows, d->ssd_rows)) decision_over(call, lane, lane->rows_done, 0, 0, 0);
 }
 
 static void load_start(const call_t *call, lane_t *lane, const request_t *r, const qr_pages_granted_t *grant)
@@ -794,6 +845,8 @@ static void on_page_unspilled(const call_t *call, const qr_page_unspilled_t *bac
     if (back->reason && lane->request != NONE)
         qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_restore_stopped, request_of(call->self, lane->request)->request_id,
                        back->reason, back->boundary, lane->load_end);
+    qr_cost_add(&call->self->cost.ram, back->boundary - lane->load_start, back->move_us);
+    decision_over(call, lane, back->boundary, back->reason, back->move_us, 0);
     load_end(call, lane, QR_MUTANT(712) ? lane->load_end : back->boundary);
 }
 
@@ -841,6 +894,8 @@ static void on_pages_loading(const call_t *call, const qr_pages_loading_t *loadi
     }
     request_t *r = lane->request == NONE ? NULL : request_of(self, lane->request);
     if (loading->reason && r) spill_forget(call, r);
+    if (loading->reason || r == NULL)
+        decision_over(call, lane, lane->decision.resident_rows, loading->reason ? loading->reason : QR_E_CANCELLED, 0, 0);
     if (loading->reason) return load_over(call, lane);
     if (r == NULL) return load_end(call, lane, lane->load_start); /* it ended while we asked */
     if (lane->unspills) return unspill(call, lane, r, &loading->pages);
@@ -863,7 +918,9 @@ static void on_restored(const call_t *call, const qr_restored_t *restored)
         return;
     }
     qr_assert(restored->boundary >= lane->load_start && restored->boundary <= lane->load_end);
-    qr_cost_restore_add(&self->cost, restored->boundary - lane->load_start, restored->move_us);
+    qr_cost_add(&self->cost.ssd, restored->boundary - lane->load_start, restored->move_us);
+    memcpy(lane->decision.chain, restored->chain.bytes, 32);
+    decision_over(call, lane, restored->boundary, restored->reason, restored->move_us, QR_MUTANT(746) ? 0 : restored->queue_us);
     self->restores_failed += restored->boundary < lane->load_end;
     if (restored->reason && lane->request != NONE)
         qr_outbox_note(call->outbox, QR_LEVEL_WARN, QR_NOTE_restore_stopped, request_of(self, lane->request)->request_id, restored->reason,
@@ -919,12 +976,14 @@ static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant
     r->state = REQUEST_PLACED;
     if (r->granted_us == 0) r->granted_us = call->now_us;
     uint32_t rows = r->token_count - grant->boundary;
-    bool fits = grant_fits(self, r, lane, grant), unspills = fits && unspill_pays(self, r, grant);
-    bool loads = unspills || (fits && load_pays(self, r, grant));
-    if (!unspills) spill_forget(call, r);
+    bool fits = grant_fits(self, r, lane, grant);
+    uint32_t source = fits ? decide(call, lane, r, grant) : QR_SOURCE_RECOMPUTE;
+    bool loads = source == QR_SOURCE_RAM || source == QR_SOURCE_SSD;
+    if (source != QR_SOURCE_RAM) spill_forget(call, r);
     r->preempted = 0;
     if (!fits || (!loads && is_over(call, rows))) {
         r->lane = NONE;
+        decision_over(call, lane, grant->boundary, QR_E_SWITCH_ROWS, 0, 0);
         request_end(call, r, QR_FINISH_ERROR, fits ? QR_E_SWITCH_ROWS : QR_E_PROTOCOL);
         lane->request = NONE;
         release_route(call, lane);
@@ -1298,6 +1357,7 @@ static void harvest_entry(const call_t *call, harvest_t *h, const batch_t *batch
         return;
     }
     commit_rows(self, h, entry, lane, r);
+    decision_computed(call, lane, entry->rows, batch, done->step_us);
     if (draws) h->finishes[place] = take_draw(call, h, lane, r, token, done->logprob_bits.data[place]);
 }
 
@@ -1525,6 +1585,24 @@ static void on_submit_cancel(const call_t *call, const qr_submit_cancel_t *cance
     request_end(call, r, cancel->finish ? cancel->finish : QR_FINISH_CANCELLED, 0);
 }
 
+/* ---- policy and decisions ------------------------------------------------------------------------------------------------- */
+
+static void policy_ask(const call_t *call)
+{
+    scheduler_t *self = call->self;
+    if (!self->decisions.facts || self->policy_known || self->policy_asked) return;
+    self->policy_asked = 1;
+    qr_send(call->outbox, self->decisions.facts, policy_read, (&(qr_policy_read_t){.have_version = self->policy.version}));
+}
+
+static void on_policy_snapshot(scheduler_t *self, const qr_policy_snapshot_t *b)
+{
+    self->policy_asked = 0;
+    self->policy_known = 1;
+    if (QR_MUTANT(747)) return;
+    self->policy = *b;
+}
+
 /* ---- life ----------------------------------------------------------------------------------------------------------------------- */
 
 static void on_start(const call_t *call, const qr_message_t *message)
@@ -1535,8 +1613,12 @@ static void on_start(const call_t *call, const qr_message_t *message)
         if (qr_address_role(partners->data[i]) == QR_ROLE_catalog_replica &&
             qr_address_node(partners->data[i]) == qr_address_node(call->self->address))
             call->self->replica = partners->data[i];
+        else if (qr_address_role(partners->data[i]) == QR_ROLE_facts &&
+                 qr_address_node(partners->data[i]) == qr_address_node(call->self->address))
+            call->self->decisions.facts = partners->data[i];
     qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_started, 0, call->self->epoch, call->self->lanes_max, call->self->requests_max);
     qr_send(call->outbox, message->from, ready, (&(qr_ready_t){.reason = 0}));
+    policy_ask(call);
 }
 
 static void on_drain(const call_t *call, const qr_message_t *message)
@@ -1588,7 +1670,8 @@ static void answer_life(const call_t *call)
         qr_send(call->outbox, self->drain_by, drained, (&(qr_drained_t){.open_count = self->request_count}));
         self->drain_by = 0;
     }
-    if (self->stop_by && self->stop_until_us != QR_NEVER_US && (idle || call->now_us >= self->stop_until_us)) {
+    bool told = self->decisions.count == 0 && !self->decisions.open;
+    if (self->stop_by && self->stop_until_us != QR_NEVER_US && ((idle && told) || call->now_us >= self->stop_until_us)) {
         qr_send(call->outbox, self->stop_by, stopped, (&(qr_stopped_t){.reason = idle ? 0 : QR_E_DEADLINE}));
         self->stop_until_us = QR_NEVER_US; /* answered; stop_by stays: nothing starts any more */
     }
@@ -1633,6 +1716,13 @@ static void on_metrics_read(const call_t *call, uint64_t from)
         {ID_restores_failed_total, self->restores_failed},
         {ID_restored_tokens_total, self->restored_tokens},
         {ID_lookups_late_total, self->lookups_late},
+        {ID_decisions_resident_total, self->chosen[QR_SOURCE_RESIDENT]},
+        {ID_decisions_ram_total, self->chosen[QR_SOURCE_RAM]},
+        {ID_decisions_ssd_total, self->chosen[QR_SOURCE_SSD]},
+        {ID_decisions_recompute_total, self->chosen[QR_SOURCE_RECOMPUTE]},
+        {ID_decisions_waiting, self->decisions.count},
+        {ID_decisions_dropped_total, self->decisions.dropped},
+        {ID_policy_version, self->policy.version},
     };
     _Static_assert(QR_COUNT(pairs) <= METRICS, "room for every metric");
     for (; count < QR_COUNT(pairs); count++) {
@@ -1717,6 +1807,7 @@ static void scheduler_init(void *block, const qr_given_t *given, uint64_t addres
     self->windows_max = (uint32_t)windows_max_of(given);
     self->asked_lane = self->token_head = self->token_tail = NONE;
     self->stop_until_us = QR_NEVER_US;
+    self->policy = QR_POLICY_BUILT_IN;
     for (uint32_t g = 0; g < self->group_count; g++) {
         self->windowed[g] = given->layout.groups[g].window != 0;
         self->row_bytes += given->layout.groups[g].row_bytes;
@@ -1758,7 +1849,7 @@ static void on_probe_done(const call_t *call, const qr_message_t *message)
     qr_send(call->outbox, self->executor, probe, (&(qr_probe_t){.probe_id = b->probe_id}));
 }
 
-/* Of this node: the replica is gone, and with it what it was asked. */
+/* Of this node: the replica or facts are gone, and with them what they were asked. */
 static void on_link_down(const call_t *call, uint32_t node)
 {
     scheduler_t *self = call->self;
@@ -1767,7 +1858,8 @@ static void on_link_down(const call_t *call, uint32_t node)
         if (self->probes_out >> i & 1)
             qr_send(call->outbox, self->worker, probe_done, (&(qr_probe_done_t){.probe_id = i, .reason = QR_E_BUSY}));
     self->probes_out = 0;
-    self->lookups_open = 0;
+    self->lookups_open = self->policy_asked = 0;
+    qr_decisions_answered(&self->decisions);
     for (uint32_t i = 0; i < self->requests_max; i++) request_of(self, i)->lookup_id = 0;
 }
 
@@ -1804,13 +1896,18 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_probe_done: on_probe_done(&call, message); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(&call, message->from); break;
     case QR_MESSAGE_link_down: on_link_down(&call, message->body.link_down.node); break;
-    case QR_MESSAGE_link_up: break;
+    case QR_MESSAGE_link_up:
+        if (message->body.link_up.node == qr_address_node(self->address)) policy_ask(&call);
+        break;
+    case QR_MESSAGE_policy_snapshot: on_policy_snapshot(self, &message->body.policy_snapshot); break;
+    case QR_MESSAGE_decisions_kept: qr_decisions_answered(&self->decisions); break;
     default: qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_unexpected, 0, message->type, message->from, 0);
     }
     if (message->type == QR_MESSAGE_alarm || message->type == QR_MESSAGE_stop) end_due(&call);
     grow(&call);
     admit(&call);
     batches_fill(&call);
+    qr_decisions_send(&self->decisions, message->now_us, self->stop_by != 0, outbox);
     answer_life(&call);
 }
 
@@ -1858,6 +1955,7 @@ static void check_lane(const scheduler_t *self, uint32_t index)
         }
     qr_assert(lane->in_flight == in_flight && lane->voids == voids);                        /* I4 */
     qr_assert(in_flight == 0 || lane->state == LANE_RUNNING || lane->state == LANE_ENDING); /* I5 */
+    qr_assert(!lane->deciding || lane->state == LANE_OPENING || lane->state == LANE_RUNNING || lane->load); /* I14 */
     qr_assert(lane->state != LANE_ENDING || in_flight > 0 || lane->load || lane->spill);
     qr_assert(!lane->spill || (lane->state == LANE_ENDING && lane->preempted && (lane->spill == SPILL_DUE || in_flight == 0))); /* I13 */
     qr_assert(!lane->load ||
@@ -1888,6 +1986,7 @@ static void scheduler_check(const void *block, const qr_given_t *given)
     qr_assert(preempting == self->preempting && preempting <= 1); /* I12 */
     qr_assert(used == self->lanes_used && self->window_count <= self->windows_max);
     qr_assert(self->batches[0].id != 0 || self->batches[1].id == 0);
+    qr_assert(self->decisions.count <= QR_DECISIONS_MAX);
 }
 
 static void print_number(qr_text_t *text, const char *name, uint64_t value)

@@ -32,6 +32,7 @@ enum {
     QR_CAPTURE_DROPS = 64,         /* files dropped together to make room */
     QR_CATALOG_PUBLISHES = 4,      /* publishes one publisher may have open at the catalog writer */
     QR_CATALOG_CHANGES_MAX = 512,  /* changes of one publish; more: LIMIT, publish them in parts */
+    QR_DECISIONS_MAX = 64,         /* decisions of one actor that wait for facts; more are dropped and counted */
     QR_CATALOG_LOOKUPS = 64,       /* lookups one asker may have open */
     QR_LOOKUP_NODES_MAX = 4096,    /* chain hashes one lookup looks at; the rest of a longer prompt is recomputed */
     QR_STORAGE_WRITES = 8,         /* chunk_writes waiting or under way in one storage; more: BUSY */

@@ -7,7 +7,7 @@
  *   C parent chain                  what continues a node       D layout start chain   nodes, parents first
  *   P chain group                   part                        R chain group tier owner   copy
  *   A owner tier chain group        copies by place
- * Local: t content id (trust), x chain (reuse), j place (decision), jn (its counter), q chain tier owner (demand). */
+ * Local: t content id (trust), x chain (reuse), jd number (decision), jn (its counter), p version (policy), q chain tier owner (demand). */
 #define _GNU_SOURCE
 #include "store/facts.h"
 
@@ -242,7 +242,7 @@ static int stored_get(qr_facts_t *facts, const facts_key_t *key, uint8_t *value,
 
 static void batch_put(leveldb_writebatch_t *batch, const facts_key_t *key, const void *value, size_t bytes)
 {
-    uint8_t stored[4 + QR_FACTS_DECISION_BYTES_MAX];
+    uint8_t stored[4 + VALUE_MAX];
     uint32_t crc = pair_crc(key->data, key->bytes, value, bytes);
     memcpy(stored, &crc, 4);
     qr_copy(stored + 4, value, bytes);
@@ -758,10 +758,11 @@ int qr_facts_open(const char *folder, qr_facts_t **ret_facts, char *message, siz
     facts->db = leveldb_open(facts->options, folder, &error);
     if (error) {
         bool locked = strstr(error, "lock ") != NULL; /* "IO error: lock FOLDER/LOCK: ..." */
+        bool full = strstr(error, strerror(ENOSPC)) != NULL && !QR_MUTANT(750);
         (void)snprintf(message, message_bytes, "%s", locked ? "another process has it open" : error);
         leveldb_free(error);
         free_options(facts);
-        return locked ? -QR_E_IN_USE : -QR_E_FORMAT;
+        return locked ? -QR_E_IN_USE : full ? -QR_E_NO_SPACE : -QR_E_FORMAT;
     }
     wrong(message, message_bytes, "its state cannot be read");
     int code = read_state(facts);
@@ -1245,43 +1246,106 @@ int qr_facts_reuse_add(qr_facts_t *facts, const uint8_t chain[32], uint32_t time
     return local_put(facts, &key, &value, sizeof value);
 }
 
-static facts_key_t key_decision(uint64_t number) { return key_of_u32('j', (uint32_t)(number % QR_FACTS_DECISIONS_MAX)); }
-
-int qr_facts_decision_add(qr_facts_t *facts, const void *bytes, uint32_t count, uint64_t *ret_number)
+int qr_facts_reuse_chain(qr_facts_t *facts, const uint8_t chain[32], uint32_t from_row, uint64_t now_us, uint32_t *ret_count)
 {
-    uint8_t value[QR_FACTS_DECISION_BYTES_MAX];
+    uint8_t at[32];
+    memcpy(at, chain, 32);
+    for (*ret_count = 0; *ret_count < QR_FACTS_WALK_MAX; ++*ret_count) {
+        value_node_t node;
+        int code = get(facts, key_of_hash('N', at), &node, sizeof node);
+        if (code) return code == -QR_E_NOT_FOUND ? 0 : code; /* the root, or it has left the catalog meanwhile */
+        if (node.start + node.count <= from_row && !QR_MUTANT(748)) return 0;
+        code = qr_facts_reuse_add(facts, at, 1, now_us);
+        if (code) return code;
+        memcpy(at, node.parent, 32);
+    }
+    return 0;
+}
+
+/* Keys of decisions are their numbers, so that the least one is found by seeking. */
+static facts_key_t key_decision(uint64_t number)
+{
+    facts_key_t key = key_of('j');
+    key_byte(&key, 'd');
+    key_u64(&key, number);
+    return key;
+}
+
+int qr_facts_decision_add(qr_facts_t *facts, qr_fact_decision_t *decision, uint32_t most)
+{
     uint64_t number = 0;
     facts_key_t counter = key_of('j');
     key_byte(&counter, 'n');
-    if (count > QR_FACTS_DECISION_BYTES_MAX - sizeof number) return -QR_E_LIMIT;
     int code = get(facts, counter, &number, sizeof number);
     if (code && code != -QR_E_NOT_FOUND) return code;
-    number++;
-    facts_key_t key = key_decision(number);
-    memcpy(value, &number, sizeof number);
-    qr_copy(value + sizeof number, bytes, count);
+    decision->number = ++number;
     leveldb_writebatch_t *batch = leveldb_writebatch_create();
-    batch_put(batch, &key, value, sizeof number + count);
+    facts_key_t key = key_decision(number);
+    batch_put(batch, &key, decision, sizeof *decision);
     batch_put(batch, &counter, &number, sizeof number);
+    /* One that leaves for each that comes, and one more, so that a ring that was made smaller shrinks. */
+    qr_fact_decision_t oldest = {.number = 0};
+    for (int i = 0; i < 2 && number > most && !QR_MUTANT(582); i++) {
+        if (qr_facts_decision_next(facts, oldest.number, &oldest) || oldest.number + most > number) break;
+        key = key_decision(oldest.number);
+        leveldb_writebatch_delete(batch, (const char *)key.data, key.bytes);
+    }
     code = facts->state.damaged ? -QR_E_FORMAT : batch_write(facts, batch, false);
     leveldb_writebatch_destroy(batch);
-    if (!code) *ret_number = number;
     return code;
 }
 
-int qr_facts_decision_get(qr_facts_t *facts, uint64_t number, uint8_t ret_bytes[QR_FACTS_DECISION_BYTES_MAX], uint32_t *ret_count)
+/* The first key that begins so and is not below `from`. 0, -QR_E_NOT_FOUND, -QR_E_FORMAT. */
+static int seek(qr_facts_t *facts, const facts_key_t *from, const facts_key_t *prefix, bool last, facts_key_t *ret_key)
 {
-    uint64_t found;
-    uint32_t count;
-    facts_key_t key = key_decision(number);
-    int code = facts->state.damaged ? -QR_E_FORMAT : stored_get(facts, &key, ret_bytes, QR_FACTS_DECISION_BYTES_MAX, &count);
-    if (code) return code;
-    if (count < sizeof found) return damaged(facts);
-    memcpy(&found, ret_bytes, sizeof found);
-    if (found != number && !QR_MUTANT(582)) return -QR_E_NOT_FOUND;
-    *ret_count = count - (uint32_t)sizeof found;
-    memmove(ret_bytes, ret_bytes + sizeof found, *ret_count);
-    return 0;
+    leveldb_iterator_t *it = leveldb_create_iterator(facts->db, facts->read);
+    leveldb_iter_seek(it, (const char *)from->data, from->bytes);
+    if (last && leveldb_iter_valid(it)) leveldb_iter_prev(it);
+    else if (last) leveldb_iter_seek_to_last(it);
+    size_t bytes = 0;
+    const uint8_t *data = leveldb_iter_valid(it) ? (const uint8_t *)leveldb_iter_key(it, &bytes) : NULL;
+    bool found = data && begins(data, bytes, prefix);
+    if (found) {
+        ret_key->bytes = (uint32_t)bytes;
+        memcpy(ret_key->data, data, bytes);
+    }
+    int code = scan_end(facts, it);
+    return code ? code : found ? 0 : -QR_E_NOT_FOUND;
+}
+
+int qr_facts_decision_next(qr_facts_t *facts, uint64_t number, qr_fact_decision_t *ret_decision)
+{
+    facts_key_t prefix = key_of('j'), from = key_decision(number + 1), key;
+    key_byte(&prefix, 'd');
+    int code = facts->state.damaged ? -QR_E_FORMAT : seek(facts, &from, &prefix, false, &key);
+    return code ? code : get(facts, key, ret_decision, sizeof *ret_decision);
+}
+
+static facts_key_t key_policy(uint64_t version)
+{
+    facts_key_t key = key_of('p');
+    key_u64(&key, version);
+    return key;
+}
+
+int qr_facts_policy_get(qr_facts_t *facts, uint64_t version, qr_fact_policy_t *ret_policy)
+{
+    if (facts->state.damaged) return -QR_E_FORMAT;
+    if (version) return get(facts, key_policy(version), ret_policy, sizeof *ret_policy);
+    facts_key_t prefix = key_of('p'), end = key_policy(UINT64_MAX), key;
+    int code = seek(facts, &end, &prefix, true, &key);
+    return code ? code : get(facts, key, ret_policy, sizeof *ret_policy);
+}
+
+int qr_facts_policy_put(qr_facts_t *facts, qr_fact_policy_t *policy)
+{
+    qr_fact_policy_t newest = {.version = 1};
+    int code = qr_facts_policy_get(facts, 0, &newest);
+    if (code && code != -QR_E_NOT_FOUND) return code;
+    if (newest.version > QR_FACTS_POLICIES_MAX) return -QR_E_LIMIT;
+    policy->version = newest.version + 1 - QR_MUTANT(749);
+    facts_key_t key = key_policy(policy->version);
+    return local_put(facts, &key, policy, sizeof *policy);
 }
 
 int qr_facts_trust_put(qr_facts_t *facts, const uint8_t content_id[32], const qr_fact_trust_t *trust)
@@ -1329,6 +1393,8 @@ int qr_facts_demand_remove(qr_facts_t *facts, const uint8_t chain[32], uint32_t 
     facts->demand_count -= !code;
     return code;
 }
+
+uint32_t qr_facts_demand_count(const qr_facts_t *facts) { return facts->demand_count; }
 
 int qr_facts_demands(qr_facts_t *facts, uint64_t now_us, qr_fact_demand_t *demands, uint32_t most, uint32_t *ret_count)
 {

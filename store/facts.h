@@ -8,9 +8,9 @@
  * F3. Damage is sticky: from the first sign every call answers -QR_E_FORMAT until the view is made again. Repair is never tried: it brings
  *     damaged values back as if they were good.
  * F4. No iterator or snapshot of LevelDB outlives a call (closing with a live one would end the process).
- * F5. Facts are bounded: QR_FACTS_NODES_MAX nodes (the caller refuses what would pass it), layouts, QR_FACTS_DECISIONS_MAX decisions in
- *     a ring, QR_FACTS_DEMANDS_MAX demands (one more is refused).
- * F6. Local tables (reuse, demands, decisions, trust) are of this node, not of the log: they are not summed and are lost with a damaged
+ * F5. Facts are bounded: QR_FACTS_NODES_MAX nodes (the caller refuses what would pass it), layouts, a ring of decisions,
+ *     QR_FACTS_DEMANDS_MAX demands and QR_FACTS_POLICIES_MAX policies (one more is refused).
+ * F6. Local tables (reuse, demands, policies, decisions, trust) are of this node, not of the log: they are not summed and are lost with a damaged
  *     view; all of them can be learned again. */
 #ifndef QR_STORE_FACTS_H
 #define QR_STORE_FACTS_H
@@ -26,7 +26,8 @@ enum {
     QR_FACTS_SEQUENCES = 16, /* known of each publisher's epoch */
     QR_FACTS_DECISIONS_MAX = 65536,
     QR_FACTS_DEMANDS_MAX = 4096,
-    QR_FACTS_DECISION_BYTES_MAX = 1024,
+    QR_FACTS_POLICIES_MAX = 4096,
+    QR_FACTS_WALK_MAX = 4096, /* chunks of one chain whose reuse is counted */
     QR_FACTS_KEY_BYTES_MAX = 80,
     QR_FACTS_PAGE_BYTES = 1 << 18 /* of a dump's page, about */
 };
@@ -49,7 +50,7 @@ typedef struct qr_fact_row {
 /* ---- life ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Opens or makes the view in a folder and compares it with its own sum (F2). 0; -QR_E_FORMAT: damaged; -QR_E_IN_USE: another process has
- * it; -QR_E_IO. One sentence in message on failure. */
+ * it; -QR_E_NO_SPACE: there is no room on its disk, which says nothing about it; -QR_E_IO. One sentence in message on failure. */
 int qr_facts_open(const char *folder, qr_facts_t **ret_facts, char *message, size_t message_bytes);
 /* Accepts NULL, leaves NULL. sync: what was written is made durable first. */
 void qr_facts_close(qr_facts_t **facts, bool sync);
@@ -149,9 +150,35 @@ int qr_facts_of_node(qr_facts_t *facts, const uint8_t chain[32], uint32_t kind, 
 
 /* One more reuse of a chunk. */
 int qr_facts_reuse_add(qr_facts_t *facts, const uint8_t chain[32], uint32_t times, uint64_t now_us);
-/* A decision joins the ring; reading by number: -QR_E_NOT_FOUND when it has left. */
-int qr_facts_decision_add(qr_facts_t *facts, const void *bytes, uint32_t count, uint64_t *ret_number);
-int qr_facts_decision_get(qr_facts_t *facts, uint64_t number, uint8_t ret_bytes[QR_FACTS_DECISION_BYTES_MAX], uint32_t *ret_count);
+/* One more reuse of each chunk of a chain that ends beyond from_row: of `chain`, its parent, and so on. *ret_count: how many. */
+int qr_facts_reuse_chain(qr_facts_t *facts, const uint8_t chain[32], uint32_t from_row, uint64_t now_us, uint32_t *ret_count);
+
+/* What was decided, and what came of it: the row of the message decisions_note, as it was told. */
+typedef struct qr_fact_decision {
+    uint64_t number;           /* from 1 on */
+    uint64_t tx, time_us;      /* newest transaction then; wall clock */
+    uint64_t sender, epoch, request_id, policy_version;
+    uint64_t predicted_ram_ns, predicted_ssd_ns, predicted_recompute_ns; /* UINT64_MAX: there was no such way */
+    uint64_t ram_row_ns, ssd_row_ns, recompute_row_ns;
+    uint64_t ram_samples, ssd_samples, recompute_samples;
+    uint64_t outcome_ns, queue_ns, elapsed_ns;
+    uint32_t kind, choice, resident_rows, ram_rows, ssd_rows, outcome_rows, reason, unused;
+    uint8_t chain[32];
+} qr_fact_decision_t;
+/* A decision gets the next number and joins the ring of the newest `most` (up to QR_FACTS_DECISIONS_MAX). */
+int qr_facts_decision_add(qr_facts_t *facts, qr_fact_decision_t *decision, uint32_t most);
+/* The decision of the least number that is there and greater than `number`: 0 or -QR_E_NOT_FOUND. */
+int qr_facts_decision_next(qr_facts_t *facts, uint64_t number, qr_fact_decision_t *ret_decision);
+
+/* A policy (messages/schema.def: policy_snapshot). Version 1 is built in and not kept here; a version is never changed. */
+typedef struct qr_fact_policy {
+    uint64_t version, time_us;
+    uint64_t restore_ns, restore_byte_ps, ram_ns, ram_byte_ps, recompute_row_ns;
+} qr_fact_policy_t;
+/* States one: it gets the next version (2 is the first) and holds from now on; -QR_E_LIMIT at the bound. */
+int qr_facts_policy_put(qr_facts_t *facts, qr_fact_policy_t *policy);
+/* Of that version; 0: the newest. -QR_E_NOT_FOUND. */
+int qr_facts_policy_get(qr_facts_t *facts, uint64_t version, qr_fact_policy_t *ret_policy);
 
 /* A chunk whose bytes were once verified: while all of this is the same they need not be read again. */
 typedef struct qr_fact_trust {
@@ -173,5 +200,6 @@ int qr_facts_demand_put(qr_facts_t *facts, const qr_fact_demand_t *demand);
 int qr_facts_demand_remove(qr_facts_t *facts, const uint8_t chain[32], uint32_t tier, uint32_t owner);
 /* Demands that have not expired, in no order; expired ones are removed on the way. */
 int qr_facts_demands(qr_facts_t *facts, uint64_t now_us, qr_fact_demand_t *demands, uint32_t most, uint32_t *ret_count);
+uint32_t qr_facts_demand_count(const qr_facts_t *facts);
 
 #endif

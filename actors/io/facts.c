@@ -9,7 +9,14 @@
  *   http, prompt
  *     facts_query --------------> |
  *     <- facts_page, facts_refused|
+ *   scheduler
+ *     policy_read --------------> |
+ *     <- policy_snapshot -------- |
+ *     decisions_note -----------> |  into the ring, not synced
+ *     <- decisions_kept --------- |
  *   http
+ *     metrics_read -------------> |
+ *     <- metrics ---------------- |
  *     continuation_save, _read, _list, _drop -> | fsync, then
  *     <- continuation_saved, _found, _listed, _dropped
  *   storage                     facts
@@ -80,6 +87,7 @@ typedef struct facts_actor {
     continuation_list_t *list; /* what a list is put together in */
     uint64_t saves, saves_failed, saves_short, resumes;
     uint64_t appends, appends_failed, reads, reads_failed, queries, queries_refused;
+    uint64_t decisions_kept, decisions_lost, chunks_reused;
     uint64_t rebuilt, snapshots_failed, poisoned; /* of the book, as said last */
     uint64_t retry_us;                            /* catching up failed: not before; 0: it did not */
     qr_fact_item_t items[ITEMS_MAX];
@@ -258,6 +266,121 @@ static void on_facts_query(facts_actor_t *self, const qr_message_t *message, qr_
     if (self->book) qr_facts_book_state(self->book, &state);
     qr_send(outbox, message->from, facts_refused,
             (&(qr_facts_refused_t){.query_id = b->query_id, .reason = reason, .oldest_tx = state.oldest_tx}));
+}
+
+/* ---- policy, decisions, numbers ------------------------------------------------------------------------------------------------ */
+
+/* The newest policy that was stated, else the built-in one: also while the facts cannot be read. */
+static void on_policy_read(facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_policy_snapshot_t own = QR_POLICY_BUILT_IN;
+    qr_facts_t *facts = self->book ? qr_facts_book_view(self->book) : NULL;
+    qr_fact_policy_t p = {own.version, 0, own.restore_ns, own.restore_byte_ps, own.ram_ns, own.ram_byte_ps, own.recompute_row_ns};
+    if (facts) (void)qr_facts_policy_get(facts, 0, &p);
+    qr_send(outbox, message->from, policy_snapshot,
+            (&(qr_policy_snapshot_t){p.version, p.restore_ns, p.restore_byte_ps, p.ram_ns, p.ram_byte_ps, p.recompute_row_ns}));
+}
+
+/* Whether every column has an entry for each decision. */
+static bool is_whole(const qr_decisions_note_t *b)
+{
+    uint64_t n = b->request_ids.count;
+    const uint64_t counts[] = {b->policy_versions.count, b->kinds.count, b->choices.count, b->resident_rows.count, b->ram_rows.count,
+                               b->ssd_rows.count, b->predicted_ram_ns.count, b->predicted_ssd_ns.count, b->predicted_recompute_ns.count,
+                               b->ram_row_ns.count, b->ssd_row_ns.count, b->recompute_row_ns.count, b->ram_samples.count,
+                               b->ssd_samples.count, b->recompute_samples.count, b->outcome_rows.count, b->reasons.count,
+                               b->outcome_ns.count, b->queue_ns.count, b->elapsed_ns.count, b->ages_us.count};
+    for (size_t i = 0; i < QR_COUNT(counts); i++)
+        if (counts[i] != n) return false;
+    return n <= QR_DECISIONS_MAX && b->chains.count == 32 * n;
+}
+
+static qr_fact_decision_t decision_at(const qr_message_t *message, uint64_t i, uint64_t tx, uint64_t now_us)
+{
+    const qr_decisions_note_t *b = &message->body.decisions_note;
+    qr_fact_decision_t d = {.tx = tx,
+                            .time_us = now_us - qr_min_u64(b->ages_us.data[i], now_us),
+                            .sender = message->from,
+                            .epoch = message->epoch,
+                            .request_id = b->request_ids.data[i],
+                            .policy_version = b->policy_versions.data[i],
+                            .predicted_ram_ns = b->predicted_ram_ns.data[i],
+                            .predicted_ssd_ns = b->predicted_ssd_ns.data[i],
+                            .predicted_recompute_ns = b->predicted_recompute_ns.data[i],
+                            .ram_row_ns = b->ram_row_ns.data[i],
+                            .ssd_row_ns = b->ssd_row_ns.data[i],
+                            .recompute_row_ns = b->recompute_row_ns.data[i],
+                            .ram_samples = b->ram_samples.data[i],
+                            .ssd_samples = b->ssd_samples.data[i],
+                            .recompute_samples = b->recompute_samples.data[i],
+                            .outcome_ns = b->outcome_ns.data[i],
+                            .queue_ns = b->queue_ns.data[i],
+                            .elapsed_ns = b->elapsed_ns.data[i],
+                            .kind = b->kinds.data[i],
+                            .choice = b->choices.data[i],
+                            .resident_rows = b->resident_rows.data[i],
+                            .ram_rows = b->ram_rows.data[i],
+                            .ssd_rows = b->ssd_rows.data[i],
+                            .outcome_rows = b->outcome_rows.data[i],
+                            .reason = b->reasons.data[i]};
+    memcpy(d.chain, b->chains.data + 32 * i, 32);
+    return d;
+}
+
+static void on_decisions_note(facts_actor_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    static const uint8_t none[32];
+    const qr_decisions_note_t *b = &message->body.decisions_note;
+    qr_facts_t *facts = self->book ? qr_facts_book_view(self->book) : NULL;
+    uint32_t reason = !is_whole(b) ? QR_E_INVALID : !self->book ? QR_E_PEER_DOWN : !facts ? QR_E_BUSY : 0;
+    uint64_t now_us = wall_us(), kept = 0;
+    for (uint64_t i = 0; !reason && i < b->request_ids.count; i++) {
+        qr_facts_state_t state;
+        uint32_t reused = 0;
+        qr_facts_state(facts, &state);
+        qr_fact_decision_t d = decision_at(message, i, state.tx, now_us);
+        reason = (uint32_t)-qr_facts_decision_add(facts, &d, (uint32_t)given->params.decisions_max);
+        if (!reason && memcmp(d.chain, none, 32) != 0)
+            reason = (uint32_t)-qr_facts_reuse_chain(facts, d.chain, d.resident_rows, d.time_us, &reused);
+        self->chunks_reused += reused;
+        kept += reason == 0;
+    }
+    self->decisions_kept += kept;
+    self->decisions_lost += b->request_ids.count - kept;
+    tell(self, outbox);
+    qr_send(outbox, message->from, decisions_kept, (&(qr_decisions_kept_t){.sequence = b->sequence, .reason = reason}));
+}
+
+enum {
+#define METRIC(name, number, kind, help) METRIC_##name = (number),
+#include "messages/metric.def"
+    METRICS_END
+};
+
+static void on_metrics_read(const facts_actor_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    qr_facts_book_state_t s = {.oldest_tx = 0};
+    if (self->book) qr_facts_book_state(self->book, &s);
+    const uint64_t pairs[][2] = {
+        {METRIC_facts_transactions, s.log.newest},
+        {METRIC_facts_nodes, s.facts.node_count},
+        {METRIC_facts_log_bytes, s.log.bytes},
+        {METRIC_facts_behind, s.log.newest - qr_min_u64(s.facts.tx, s.log.newest)},
+        {METRIC_facts_appends_total, self->appends},
+        {METRIC_facts_append_failures_total, self->appends_failed},
+        {METRIC_facts_queries_total, self->queries},
+        {METRIC_facts_queries_refused_total, self->queries_refused},
+        {METRIC_facts_rebuilt_total, s.rebuilt},
+        {METRIC_facts_snapshot_failures_total, s.snapshots_failed},
+        {METRIC_facts_demands, s.demand_count},
+        {METRIC_decisions_kept_total, self->decisions_kept},
+        {METRIC_decisions_lost_total, self->decisions_lost},
+        {METRIC_chunks_reused_total, self->chunks_reused},
+    };
+    uint32_t ids[QR_COUNT(pairs)];
+    uint64_t values[QR_COUNT(pairs)];
+    for (size_t i = 0; i < QR_COUNT(pairs); i++) ids[i] = (uint32_t)pairs[i][0], values[i] = pairs[i][1];
+    qr_send(outbox, message->from, metrics, (&(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}}));
 }
 
 /* ---- continuations ------------------------------------------------------------------------------------------------------------ */
@@ -621,6 +744,9 @@ static void handle(void *block, const qr_given_t *given, const qr_message_t *mes
     case QR_MESSAGE_append: on_append(self, message, outbox); break;
     case QR_MESSAGE_log_read: on_log_read(self, message, outbox); break;
     case QR_MESSAGE_facts_query: on_facts_query(self, message, outbox); break;
+    case QR_MESSAGE_policy_read: on_policy_read(self, message, outbox); break;
+    case QR_MESSAGE_decisions_note: on_decisions_note(self, given, message, outbox); break;
+    case QR_MESSAGE_metrics_read: on_metrics_read(self, message, outbox); break;
     case QR_MESSAGE_continuation_save: on_continuation_save(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_held: on_chunk_held(self, given, message, outbox); break;
     case QR_MESSAGE_captured: on_captured(self, given, message, outbox); break;

@@ -428,6 +428,9 @@ static int recover(qr_facts_book_t *book, const char *damage, char *message, siz
     if (!again && !same_log(book, &state, &tail)) again = true, damage = "they are of another log";
     if (!again && (state.tx + 1 < tail.oldest || (state.tx == 0 && tail.snapshot_count))) again = true; /* a snapshot is nearer */
     if (again) code = rebuild_view(book, damage);
+    if (code == -QR_E_NO_SPACE)
+        return (void)snprintf(message, message_bytes, "the catalog's facts in '%.400s' cannot be made again: its disk is full; make room on it", book->store),
+               code;
     if (code) {
         (void)snprintf(message, message_bytes,
                        "the catalog's facts in '%.400s' cannot be made again: its log does not reach back to its beginning and no snapshot "
@@ -529,6 +532,8 @@ static int open_parts(qr_facts_book_t *book, char *message, size_t message_bytes
     if (code) return code;
     (void)qr_facts_remove(book->as_of_path);
     code = qr_facts_open(book->view_path, &book->view, damage, sizeof damage);
+    if (code == -QR_E_NO_SPACE)
+        return snprintf(message, message_bytes, "'%.500s' cannot be opened: its disk is full (%s); make room on it", book->view_path, damage), code;
     if (code && code != -QR_E_FORMAT) return snprintf(message, message_bytes, "'%.500s': %s", book->view_path, damage), code;
     code = recover(book, code ? damage : NULL, message, message_bytes);
     book->bytes_at_snapshot = tail_of(book).bytes;
@@ -584,7 +589,12 @@ static uint64_t oldest_of(const qr_log_tail_t *tail)
 void qr_facts_book_state(const qr_facts_book_t *book, qr_facts_book_state_t *ret_state)
 {
     qr_log_tail_t tail = tail_of(book);
-    *ret_state = (qr_facts_book_state_t){tail, state_of(book), oldest_of(&tail), book->rebuilt, book->snapshots_failed};
+    *ret_state = (qr_facts_book_state_t){.log = tail,
+                                         .facts = state_of(book),
+                                         .oldest_tx = oldest_of(&tail),
+                                         .rebuilt = book->rebuilt,
+                                         .snapshots_failed = book->snapshots_failed,
+                                         .demand_count = book->view ? qr_facts_demand_count(book->view) : 0};
 }
 
 /* ---- appending -------------------------------------------------------------------------------------------------------------------------
@@ -940,6 +950,11 @@ static uint32_t open_as_of(qr_facts_book_t *book, uint64_t tx)
     if (!code) code = apply_all(book, book->as_of, tx, &at);
     if (code) as_of_close(book);
     return code ? QR_E_IO : 0;
+}
+
+qr_facts_t *qr_facts_book_view(qr_facts_book_t *book)
+{
+    return qr_facts_book_catch_up(book, UINT32_MAX) < 0 ? NULL : book->view;
 }
 
 uint32_t qr_facts_book_query(qr_facts_book_t *book, uint64_t as_of_tx, const qr_facts_filter_t *filter, qr_facts_cursor_t *cursor,

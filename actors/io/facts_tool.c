@@ -11,23 +11,32 @@
 
 enum { EXIT_DAMAGE = 1, EXIT_USAGE = 2, PAGE_ITEMS = 256 };
 
-typedef enum verb { VERB_NONE, VERB_QUERY, VERB_SHOW, VERB_HISTORY, VERB_VERIFY, VERB_REBUILD } verb_t;
-static const char *const verbs[] = {"", "query", "show", "history", "verify", "rebuild"};
-static const char *const kinds[QR_FACTS_KINDS] = {"", "nodes", "parts", "replicas", "layouts", "owners", "publishers"};
+typedef enum verb { VERB_NONE, VERB_QUERY, VERB_SHOW, VERB_HISTORY, VERB_VERIFY, VERB_REBUILD, VERB_DEMAND, VERB_POLICY } verb_t;
+static const char *const verbs[] = {"", "query", "show", "history", "verify", "rebuild", "demand", "policy"};
+/* The last three are this node's own and not in the log. */
+enum { KIND_DECISIONS = QR_FACTS_KINDS, KIND_DEMANDS, KIND_POLICIES, KINDS };
+static const char *const kinds[KINDS] = {"", "nodes", "parts", "replicas", "layouts", "owners", "publishers", "decisions", "demands", "policies"};
+static const char *const sources[] = {"none", "resident", "ram", "ssd", "peer", "object", "recompute"};
 static const char *const tiers[] = {"any", "ram", "ssd", "object"};
 
 typedef struct options {
     verb_t verb;
     const char *store;
     bool json, accept_loss;
-    uint64_t as_of, from, limit;
+    bool cancel;
+    uint64_t as_of, from, limit, ttl_s;
+    uint32_t priority;
+    qr_fact_policy_t policy;
+    uint32_t weights; /* how many of the policy's were named */
     uint8_t fingerprint[32], chain[32];
     qr_facts_filter_t filter;
 } options_t;
 
-static const char help[] = "usage: quire catalog query|show|history|verify|rebuild [--store FOLDER] [--json]\n"
-                           "  query     facts, one a line; filters:\n"
-                           "    --kind nodes|parts|replicas|layouts|owners|publishers   (default nodes)\n"
+static const char help[] = "usage: quire catalog query|show|history|verify|rebuild|demand|policy [--store FOLDER] [--json]\n"
+                           "  query [KIND]   facts, one a line; filters:\n"
+                           "    KIND or --kind KIND   nodes|parts|replicas|layouts|owners|publishers   (default nodes)\n"
+                           "                       decisions|demands|policies: of this node, not of the log; filters: --since, --until, --limit,\n"
+                           "                       --from NUMBER and --as-of N (noted when N was the newest transaction, or before) of decisions\n"
                            "    --as-of N          as of transaction N (default: now)\n"
                            "    --model HEX        fingerprint of a model (64 digits; quire inspect prints it)\n"
                            "    --chain HEX        one chunk's chain hash\n"
@@ -40,6 +49,10 @@ static const char help[] = "usage: quire catalog query|show|history|verify|rebui
                            "  history   transactions of the log; --from N, --limit N\n"
                            "  verify    read every record, snapshot and fact; status 0: clean, 1: not\n"
                            "  rebuild   make the facts again from the log; --accept-loss: go on without records that cannot be read\n"
+                           "  demand    states that a chunk should stand somewhere: --chain HEX --tier ram|ssd|object --owner NODE [--priority N]\n"
+                           "            [--ttl-s SECONDS] (default 86400); --cancel takes it back. It is kept and listed; nobody acts on it yet\n"
+                           "  policy    states a new policy, which a server goes by from its next start on; what is not named stays:\n"
+                           "            --restore-ns N --restore-byte-ps N --ram-ns N --ram-byte-ps N --recompute-row-ns N\n"
                            "  --store FOLDER       the store (default: quire/store in the XDG state folder); no server may have it open\n"
                            "  --json               one JSON object a line\n";
 
@@ -104,19 +117,56 @@ static bool small(const char *word, uint32_t *ret_value)
     return true;
 }
 
+static bool weight(const char *word, uint64_t *ret_value, options_t *o)
+{
+    o->weights++;
+    return number(word, ret_value) && *ret_value <= 1000000000000;
+}
+
+/* Of demand and policy. NULL: taken. */
+static const char *take_statement(options_t *o, const char *name, const char *value)
+{
+    bool good = true;
+    qr_fact_policy_t *p = &o->policy;
+    if (o->verb == VERB_DEMAND && !strcmp(name, "--chain"))
+        good = hex(value, o->chain), o->filter.chain = o->chain;
+    else if (o->verb == VERB_DEMAND && !strcmp(name, "--tier"))
+        good = one_of(value, tiers, QR_COUNT(tiers), &o->filter.tier);
+    else if (o->verb == VERB_DEMAND && !strcmp(name, "--owner"))
+        good = small(value, &o->filter.owner);
+    else if (o->verb == VERB_DEMAND && !strcmp(name, "--priority"))
+        good = small(value, &o->priority);
+    else if (o->verb == VERB_DEMAND && !strcmp(name, "--ttl-s"))
+        good = number(value, &o->ttl_s) && o->ttl_s <= 1000000000;
+    else if (o->verb == VERB_POLICY && !strcmp(name, "--restore-ns"))
+        good = weight(value, &p->restore_ns, o);
+    else if (o->verb == VERB_POLICY && !strcmp(name, "--restore-byte-ps"))
+        good = weight(value, &p->restore_byte_ps, o);
+    else if (o->verb == VERB_POLICY && !strcmp(name, "--ram-ns"))
+        good = weight(value, &p->ram_ns, o);
+    else if (o->verb == VERB_POLICY && !strcmp(name, "--ram-byte-ps"))
+        good = weight(value, &p->ram_byte_ps, o);
+    else if (o->verb == VERB_POLICY && !strcmp(name, "--recompute-row-ns"))
+        good = weight(value, &p->recompute_row_ns, o);
+    else
+        return "is not an option of this command";
+    return good ? NULL : "has a value that makes no sense";
+}
+
 /* An option with a value. 0: taken; else why not. */
 static const char *take(options_t *o, const char *name, const char *value)
 {
     bool query = o->verb == VERB_QUERY, good = true;
     if (!strcmp(name, "--store")) return o->store = value, NULL;
+    if (o->verb == VERB_DEMAND || o->verb == VERB_POLICY) return take_statement(o, name, value);
     if (!strcmp(name, "--limit") && (query || o->verb == VERB_HISTORY))
         good = number(value, &o->limit);
-    else if (!strcmp(name, "--from") && o->verb == VERB_HISTORY)
+    else if (!strcmp(name, "--from") && (query || o->verb == VERB_HISTORY))
         good = number(value, &o->from);
     else if (!query)
         return "is not an option of this command";
     else if (!strcmp(name, "--kind"))
-        good = one_of(value, kinds, QR_FACTS_KINDS, &o->filter.kind);
+        good = one_of(value, kinds, KINDS, &o->filter.kind);
     else if (!strcmp(name, "--tier"))
         good = one_of(value, tiers, QR_COUNT(tiers), &o->filter.tier);
     else if (!strcmp(name, "--as-of"))
@@ -143,7 +193,7 @@ static const char *take(options_t *o, const char *name, const char *value)
 static int read_words(int count, char **word, options_t *o)
 {
     uint32_t index = 0;
-    if (count < 1) return usage("name what to do", "query, show, history, verify or rebuild");
+    if (count < 1) return usage("name what to do", "query, show, history, verify, rebuild, demand or policy");
     if (!one_of(word[0], verbs, QR_COUNT(verbs), &index)) return usage("there is no such command", word[0]);
     o->verb = (verb_t)index;
     for (int i = 1; i < count; i++) {
@@ -151,6 +201,10 @@ static int read_words(int count, char **word, options_t *o)
             o->json = true;
         } else if (!strcmp(word[i], "--accept-loss") && o->verb == VERB_REBUILD) {
             o->accept_loss = true;
+        } else if (!strcmp(word[i], "--cancel") && o->verb == VERB_DEMAND) {
+            o->cancel = true;
+        } else if (i == 1 && o->verb == VERB_QUERY && one_of(word[i], kinds, KINDS, &o->filter.kind)) {
+            continue;
         } else {
             if (strncmp(word[i], "--", 2) != 0) return usage("unexpected argument", word[i]);
             if (i + 1 >= count) return usage(word[i], "needs a value, or is not an option");
@@ -159,6 +213,9 @@ static int read_words(int count, char **word, options_t *o)
             i++;
         }
     }
+    if (o->verb == VERB_DEMAND && (!o->filter.chain || !o->filter.tier || !o->filter.owner))
+        return usage("a demand needs", "--chain, --tier and --owner");
+    if (o->verb == VERB_POLICY && !o->weights) return usage("a policy needs a weight that changes", "--restore-ns N, ...");
     return o->store[0] ? 0 : usage("no store", "name one with --store FOLDER");
 }
 
@@ -224,8 +281,173 @@ static int refused(uint32_t reason, const qr_facts_book_state_t *state)
     return EXIT_DAMAGE;
 }
 
+/* ---- what is of this node ---------------------------------------------------------------------------------------------------------- */
+
+static uint64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+/* One way of a decision, as JSON. */
+static void print_way(const char *name, uint32_t rows, uint64_t ns, uint64_t row_ns, uint64_t samples)
+{
+    printf("\"%s\":", name);
+    if (ns == UINT64_MAX)
+        printf("null,");
+    else
+        printf("{\"rows\":%u,\"ns\":%llu,\"row_ns\":%llu,\"samples\":%llu},", rows, (unsigned long long)ns, (unsigned long long)row_ns,
+               (unsigned long long)samples);
+}
+
+static void print_decision(const qr_fact_decision_t *d, bool json)
+{
+    char chain[65], when[32];
+    uint32_t most = d->resident_rows > d->ram_rows ? d->resident_rows : d->ram_rows;
+    if (d->ssd_rows > most) most = d->ssd_rows;
+    const char *choice = d->choice < QR_COUNT(sources) ? sources[d->choice] : "?", *reason = d->reason ? qr_error_name((int)d->reason) : "";
+    uint64_t predicted = d->choice == QR_SOURCE_RAM   ? d->predicted_ram_ns
+                         : d->choice == QR_SOURCE_SSD ? d->predicted_ssd_ns
+                                                      : d->predicted_recompute_ns;
+    if (d->choice == QR_SOURCE_RESIDENT) predicted = 0;
+    time_of(d->time_us, when);
+    if (!json) {
+        printf("decision %-8llu %s  %s  policy %llu  %s: predicted %llu us, took %llu us (waited %llu us), %u of %u rows%s%s\n",
+               (unsigned long long)d->number, when, "load", (unsigned long long)d->policy_version,
+               choice, (unsigned long long)predicted / 1000, (unsigned long long)d->outcome_ns / 1000, (unsigned long long)d->queue_ns / 1000,
+               d->outcome_rows, most, *reason ? ", " : "", reason);
+        return;
+    }
+    printf("{\"number\":%llu,\"tx\":%llu,\"time_us\":%llu,\"sender\":%llu,\"epoch\":%llu,\"request\":%llu,\"kind\":\"%s\",\"policy\":%llu,"
+           "\"choice\":\"%s\",\"predicted_ns\":%llu,\"resident_rows\":%u,\"rows\":%u,",
+           (unsigned long long)d->number, (unsigned long long)d->tx, (unsigned long long)d->time_us, (unsigned long long)d->sender,
+           (unsigned long long)d->epoch, (unsigned long long)d->request_id, "load",
+           (unsigned long long)d->policy_version, choice, (unsigned long long)predicted, d->resident_rows, most);
+    print_way("ram", d->ram_rows, d->predicted_ram_ns, d->ram_row_ns, d->ram_samples);
+    print_way("ssd", d->ssd_rows, d->predicted_ssd_ns, d->ssd_row_ns, d->ssd_samples);
+    print_way("recompute", most, d->predicted_recompute_ns, d->recompute_row_ns, d->recompute_samples);
+    printf("\"outcome\":{\"rows\":%u,\"reason\":\"%s\",\"device_ns\":%llu,\"queue_ns\":%llu,\"elapsed_ns\":%llu},\"chain\":\"%s\"}\n",
+           d->outcome_rows, reason, (unsigned long long)d->outcome_ns, (unsigned long long)d->queue_ns, (unsigned long long)d->elapsed_ns,
+           hex_of(d->chain, chain));
+}
+
+static bool in_time(const options_t *o, uint64_t us)
+{
+    return us >= o->filter.time_from_us && (!o->filter.time_to_us || us < o->filter.time_to_us);
+}
+
+static int query_decisions(qr_facts_t *facts, const options_t *o)
+{
+    qr_fact_decision_t d = {.number = o->from ? o->from - 1 : 0};
+    int code;
+    for (uint64_t left = o->limit; left && (code = qr_facts_decision_next(facts, d.number, &d)) != -QR_E_NOT_FOUND;) {
+        if (code) return code;
+        if ((o->as_of && d.tx > o->as_of) || !in_time(o, d.time_us)) continue;
+        print_decision(&d, o->json);
+        left--;
+    }
+    return 0;
+}
+
+/* The greatest priority first, then by chain. */
+static int before(const void *a, const void *b)
+{
+    const qr_fact_demand_t *x = a, *y = b;
+    return x->priority != y->priority ? (x->priority < y->priority ? 1 : -1) : memcmp(x->chain, y->chain, 32);
+}
+
+static int query_demands(qr_facts_t *facts, const options_t *o)
+{
+    static qr_fact_demand_t demands[QR_FACTS_DEMANDS_MAX];
+    uint32_t count;
+    char chain[65], when[32];
+    int code = qr_facts_demands(facts, now_us(), demands, QR_FACTS_DEMANDS_MAX, &count);
+    if (!code) qsort(demands, count, sizeof demands[0], before);
+    for (uint32_t i = 0; !code && i < count && i < o->limit; i++) {
+        const qr_fact_demand_t *d = &demands[i];
+        if ((o->filter.tier && o->filter.tier != d->tier) || (o->filter.owner && o->filter.owner != d->owner)) continue;
+        if (o->filter.chain && memcmp(o->filter.chain, d->chain, 32) != 0) continue;
+        time_of(d->expires_us, when);
+        hex_of(d->chain, chain);
+        const char *tier = d->tier < QR_COUNT(tiers) ? tiers[d->tier] : "?";
+        if (o->json)
+            printf("{\"kind\":\"demands\",\"chain\":\"%s\",\"tier\":\"%s\",\"owner\":%u,\"priority\":%u,\"expires_us\":%llu}\n", chain, tier,
+                   d->owner, d->priority, (unsigned long long)d->expires_us);
+        else
+            printf("demand %s  %s  node %u  priority %u  until %s\n", chain, tier, d->owner, d->priority, when);
+    }
+    return code;
+}
+
+static void print_policy(const qr_fact_policy_t *p, bool json)
+{
+    char when[32];
+    time_of(p->time_us, when);
+    printf(json ? "{\"kind\":\"policies\",\"version\":%llu,\"time_us\":%llu,\"restore_ns\":%llu,\"restore_byte_ps\":%llu,\"ram_ns\":%llu,"
+                  "\"ram_byte_ps\":%llu,\"recompute_row_ns\":%llu}\n"
+                : "policy %llu  at %llu us  restore_ns %llu  restore_byte_ps %llu  ram_ns %llu  ram_byte_ps %llu  recompute_row_ns %llu\n",
+           (unsigned long long)p->version, (unsigned long long)p->time_us, (unsigned long long)p->restore_ns,
+           (unsigned long long)p->restore_byte_ps, (unsigned long long)p->ram_ns, (unsigned long long)p->ram_byte_ps,
+           (unsigned long long)p->recompute_row_ns);
+}
+
+static qr_fact_policy_t built_in(void)
+{
+    const qr_policy_snapshot_t p = QR_POLICY_BUILT_IN;
+    return (qr_fact_policy_t){p.version, 0, p.restore_ns, p.restore_byte_ps, p.ram_ns, p.ram_byte_ps, p.recompute_row_ns};
+}
+
+static int query_policies(qr_facts_t *facts, const options_t *o)
+{
+    qr_fact_policy_t p = built_in();
+    uint64_t left = o->limit;
+    int code = 0;
+    for (uint64_t version = 1; left && !code; code = qr_facts_policy_get(facts, ++version, &p))
+        if (in_time(o, p.time_us)) print_policy(&p, o->json), left--;
+    return code == -QR_E_NOT_FOUND ? 0 : code;
+}
+
+static int state_demand(qr_facts_t *facts, const options_t *o)
+{
+    qr_fact_demand_t d = {.tier = o->filter.tier, .owner = o->filter.owner, .priority = o->priority, .expires_us = now_us() + o->ttl_s * 1000000};
+    memcpy(d.chain, o->chain, 32);
+    return o->cancel ? qr_facts_demand_remove(facts, d.chain, d.tier, d.owner) : qr_facts_demand_put(facts, &d);
+}
+
+/* What is not named stays as it is. */
+static int state_policy(qr_facts_t *facts, const options_t *o)
+{
+    qr_fact_policy_t p = built_in();
+    int code = qr_facts_policy_get(facts, 0, &p);
+    if (code && code != -QR_E_NOT_FOUND) return code;
+    const uint64_t *named = &o->policy.restore_ns;
+    uint64_t *own = &p.restore_ns;
+    for (uint32_t i = 0; i < 5; i++)
+        if (named[i] != UINT64_MAX) own[i] = named[i];
+    p.time_us = now_us();
+    code = qr_facts_policy_put(facts, &p);
+    if (!code) print_policy(&p, o->json);
+    return code;
+}
+
+static int local(qr_facts_book_t *book, const options_t *o)
+{
+    qr_facts_t *facts = qr_facts_book_view(book);
+    int code = !facts                                  ? -QR_E_BUSY
+               : o->verb == VERB_DEMAND                ? state_demand(facts, o)
+               : o->verb == VERB_POLICY                ? state_policy(facts, o)
+               : o->filter.kind == KIND_DECISIONS ? query_decisions(facts, o)
+               : o->filter.kind == KIND_DEMANDS   ? query_demands(facts, o)
+                                                  : query_policies(facts, o);
+    if (code == -QR_E_NOT_FOUND) return fprintf(stderr, "quire: catalog: there is no such demand\n"), EXIT_DAMAGE;
+    if (code) return fprintf(stderr, "quire: catalog: %s\n", qr_error_sentence(code)), EXIT_DAMAGE;
+    return 0;
+}
+
 static int query(qr_facts_book_t *book, options_t *o)
 {
+    if (o->filter.kind >= KIND_DECISIONS) return local(book, o);
     static qr_fact_item_t items[PAGE_ITEMS];
     qr_facts_cursor_t cursor = {.bytes = 0};
     qr_facts_book_state_t state;
@@ -321,7 +543,7 @@ static int rebuild(qr_facts_book_t *book, const options_t *o)
 
 int qr_facts_tool_main(int count, char **word, const char *default_store)
 {
-    options_t o = {.store = default_store, .limit = 1000};
+    options_t o = {.store = default_store, .limit = 1000, .ttl_s = 86400, .policy = {0, 0, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     char message[1400];
     qr_facts_book_t *book;
     if (count >= 1 && (!strcmp(word[0], "--help") || !strcmp(word[0], "-h"))) return printf("%s", help), 0;
@@ -337,6 +559,8 @@ int qr_facts_tool_main(int count, char **word, const char *default_store)
     case VERB_QUERY: status = query(book, &o); break;
     case VERB_SHOW: status = show(book, &o); break;
     case VERB_HISTORY: status = history(book, &o); break;
+    case VERB_DEMAND:
+    case VERB_POLICY: status = local(book, &o); break;
     case VERB_VERIFY: status = verify(book, &o, healed); break;
     default: status = rebuild(book, &o); break;
     }

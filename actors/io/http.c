@@ -1008,8 +1008,7 @@ static void on_start(http_t *self, const qr_given_t *given, const qr_message_t *
         self->sources[2].address = qr_address_partner(self->address, QR_ROLE_router);
         self->source_count = 3;
         for (uint64_t i = 0; i < b->partners.count && self->source_count < QR_HTTP_SOURCES_MAX; i++)
-            if (qr_address_role(b->partners.data[i]) != QR_ROLE_facts &&
-                qr_address_role(b->partners.data[i]) != QR_ROLE_text) /* no numbers for http (roles.def) */
+            if (qr_address_role(b->partners.data[i]) != QR_ROLE_text) /* no numbers for http (roles.def) */
                 self->sources[self->source_count++].address = b->partners.data[i];
         error = qr_http_server_new(given, &self->server, sentence, sizeof sentence);
     }

@@ -6,7 +6,7 @@
 
 #include "actors/io/http_json.h"
 
-enum { QR_HTTP_METRICS_MAX = 192, QR_HTTP_SOURCES_MAX = QR_PARTNERS_MAX + 3 };
+enum { QR_HTTP_METRICS_MAX = 256, QR_HTTP_SOURCES_MAX = QR_PARTNERS_MAX + 3 };
 
 /* enum of messages/metric.def */
 enum {

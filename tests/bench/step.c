@@ -1,4 +1,4 @@
-/* link: qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_messages */
+/* link: qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_messages qr_actor_decisions */
 /* step.c - planning and messaging of one decode step at 32 lanes: the handlers of scheduler, page_manager and worker, and encode and
  * decode of every message between them, an executor that answers at once and a router that takes at once. Sockets are not in it (a
  * message through one to the own host costs 0.23 to 0.47 us, codec included). Goal: 15 us a step. `--tiny` runs a few steps. */

@@ -1,4 +1,4 @@
-/* link: qr_io_executor qr_sim qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_gateway qr_actor_quota qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages */
+/* link: qr_io_executor qr_sim qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_gateway qr_actor_quota qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages qr_actor_decisions */
 /* contract_test.c - the simulated device and its real twin hold the same conversations, so that the fake cannot drift: the same
  * messages in, the same answers out in the same order, with the same statuses and draws in the same places. Which token is drawn is
  * each one's own affair; that it depends on nothing but the rows a lane attends is both's. */

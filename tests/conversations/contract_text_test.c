@@ -1,4 +1,4 @@
-/* link: qr_io_text qr_sim qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_gateway qr_actor_quota qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages */
+/* link: qr_io_text qr_sim qr_actor_catalog_writer qr_actor_catalog_replica qr_actor_catalog_batch qr_actor_gateway qr_actor_quota qr_actor_router qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_detokenize qr_actor_heartbeat qr_messages qr_actor_decisions */
 /* contract_text_test.c - the simulated text actor and the real one, with the vocabulary of a tiny model, hold the same conversation:
  * the same answers in the same order, token for token. The model's vocabulary is its three control tokens and the 256 bytes, so its
  * tokens of a text are the bytes too, only numbered otherwise. */

@@ -1,4 +1,4 @@
-/* link: qr_sim qr_actor_page_manager qr_actor_page_table qr_actor_prefix_tree qr_actor_residency qr_actor_residents qr_actor_worker qr_actor_plan qr_actor_calibration qr_actor_heartbeat qr_actor_restore_streamer qr_actor_checkpoint_writer qr_actor_capture_value qr_messages */
+/* link: qr_sim qr_actor_page_manager qr_actor_page_table qr_actor_prefix_tree qr_actor_residency qr_actor_residents qr_actor_worker qr_actor_plan qr_actor_calibration qr_actor_heartbeat qr_actor_restore_streamer qr_actor_checkpoint_writer qr_actor_capture_value qr_messages qr_actor_decisions */
 /* Conversations as text, compared byte for byte with tests/conversations/NAME.txt; and the harness that holds them. After a wanted change
  *
  *   QUIRE_GOLDEN=write build/test_conversations_test && git diff tests/conversations

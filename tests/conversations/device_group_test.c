@@ -1,4 +1,4 @@
-/* link: qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_roles qr_messages */
+/* link: qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_roles qr_messages qr_actor_decisions */
 /* Worker, scheduler and page_manager together, over a device that computes tokens from the words of its pages. */
 #include "tests/conversations/device_group.h"
 

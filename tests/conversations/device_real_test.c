@@ -1,4 +1,4 @@
-/* link: qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_roles qr_io_executor qr_messages */
+/* link: qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_page_manager qr_actor_residents qr_actor_prefix_tree qr_actor_page_table qr_actor_residency qr_actor_plan qr_actor_calibration qr_actor_roles qr_io_executor qr_messages qr_actor_decisions */
 /* The device group with the real executor over seeded tiny models, unwritten rows poisoned: every answer in a crowd (batches, forks,
  * evictions, cancels, any tile and page size, with and without a window) equals the answer alone and cold. */
 #include "actors/io/executor.h"

@@ -836,6 +836,33 @@ class Disk(unittest.TestCase):
             finally:
                 subprocess.run(["umount", store.path], check=True)
 
+    def test_a_full_disk_is_not_called_damage(self):
+        with Store() as store:
+            os.mkdir(store.path)
+            if not mount(store.path, ["-t", "tmpfs", "-o", "size=2m,mode=700", "none"]):
+                self.skipTest("no file system can be mounted here")
+            try:
+                with store.serve(*SMALL) as server:
+                    server.complete(**greedy(ids(CHUNK * 2 + 5, 73)))
+                    rows_durable(server, CHUNK * 2)
+                    self.assertEqual(server.stop(), 0)
+                before = store.catalog("nodes")
+                with open(os.path.join(store.path, "ballast"), "wb", buffering=0) as ballast:
+                    try:
+                        while True:
+                            ballast.write(bytes(4096))
+                    except OSError:
+                        pass
+                done = run("catalog", "show", "--store", store.path, check=False)
+                self.assertEqual(done.returncode, 1, done.stdout)
+                self.assertIn("disk is full", done.stderr)
+                self.assertEqual(glob.glob(os.path.join(store.path, "facts", "damaged-*")), [])
+                os.unlink(os.path.join(store.path, "ballast"))
+                self.assertEqual(store.catalog("nodes"), before)
+                self.assertEqual(store.verify().returncode, 0)
+            finally:
+                subprocess.run(["umount", store.path], check=True)
+
     def test_S2_a_store_that_takes_no_files(self):
         asks = [greedy(ids(CHUNK * 3 + 5, 4100 + i), 2) for i in range(2)]
         wanted = cold(asks, *SMALL)
@@ -872,6 +899,99 @@ class Disk(unittest.TestCase):
                 self.assertIn("ead-only", done.stderr)
             finally:
                 subprocess.run(["umount", store.path], check=True)
+
+
+def catalog(store, *words, status=0):
+    done = run("catalog", *words, "--store", store.path, "--json", check=False)
+    assert done.returncode == status, (done.returncode, done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Decisions(unittest.TestCase):
+    """P6: what was chosen, by which numbers, and what came of it."""
+
+    def replays(self, d, policies):
+        """The decision again, from its own numbers and those of its policy (actors/cost.h)."""
+        p, rest, resident = policies[d["policy"]], d["recompute"]["row_ns"], d["resident_rows"]
+        self.assertEqual(d["recompute"]["ns"], (d["rows"] - resident) * rest)
+        for way, once in (("ram", p["ram_ns"]), ("ssd", p["restore_ns"])):
+            if d[way]:
+                rows = d[way]["rows"]
+                self.assertEqual(d[way]["ns"], once + (rows - resident) * d[way]["row_ns"] + (d["rows"] - rows) * rest)
+        again = "resident" if resident == d["rows"] else "ram" if d["ram"] else "ssd" if d["ssd"] and d["ssd"]["ns"] < d["recompute"]["ns"] else "recompute"
+        self.assertEqual(d["choice"], again)
+        self.assertEqual(d["predicted_ns"], 0 if again == "resident" else d[again]["ns"])
+
+    def test_a_warm_restart_says_why_it_restored_and_what_came_of_it(self):
+        ask = greedy(ids(CHUNK * 6 + 5, 70))
+        with Store() as store:
+            with store.serve(*SMALL) as server:
+                server.complete(**ask)
+                rows_durable(server, CHUNK * 6)
+                m = server.metrics()
+                self.assertEqual(m["quire_decisions_kept_total"], 0)  # nothing was durable: nothing to decide
+                self.assertGreater(m["quire_facts_transactions"], 1)
+                self.assertEqual((m["quire_facts_nodes"], m["quire_policy_version"]), (6, 1))
+                self.assertEqual(server.stop(), 0)
+            stated = catalog(store, "policy", "--recompute-row-ns", 5000000, "--restore-ns", 900000)
+            self.assertEqual([p["version"] for p in stated], [2])
+            with store.serve(*SMALL) as server:
+                for again in range(2):
+                    server.complete(**ask)
+                server.settle("quire_decisions_kept_total", 2)
+                m = server.metrics()
+                self.assertEqual((m["quire_decisions_ssd_total"], m["quire_decisions_resident_total"], m["quire_policy_version"]), (1, 1, 2))
+                self.assertEqual((m["quire_chunks_reused_total"], m["quire_decisions_dropped_total"]), (6, 0))
+                self.assertEqual(server.stop(), 0)
+            policies = {p["version"]: p for p in catalog(store, "query", "policies")}
+            self.assertEqual(sorted(policies), [1, 2])
+            self.assertEqual((policies[2]["restore_ns"], policies[2]["ram_ns"]), (900000, policies[1]["ram_ns"]))
+            restored, resident = catalog(store, "query", "decisions")
+            for d in (restored, resident):
+                self.assertEqual(d["policy"], 2)
+                self.replays(d, policies)
+            self.assertEqual((restored["choice"], resident["choice"]), ("ssd", "resident"))
+            self.assertEqual((restored["ssd"]["rows"], restored["ssd"]["samples"], restored["recompute"]["row_ns"]), (CHUNK * 6, 0, 5000000))
+            out = restored["outcome"]
+            self.assertEqual((out["rows"], out["reason"]), (CHUNK * 6, ""))
+            self.assertGreater(out["device_ns"], 0)
+            self.assertGreaterEqual(out["elapsed_ns"], out["device_ns"] // 2)
+            self.assertIn(restored["chain"], [n["chain"] for n in store.catalog("nodes") if n["start"] == CHUNK * 5])
+            self.assertEqual([n["reuse"] for n in store.catalog("nodes")], [1] * 6)
+            self.assertEqual(catalog(store, "query", "decisions", "--from", 2), [resident])
+            self.assertEqual(catalog(store, "query", "decisions", "--as-of", 1), [])
+            self.assertEqual(catalog(store, "query", "decisions", "--since", resident["time_us"] + 1), [])
+
+    def test_the_ring_of_decisions_has_a_bound(self):
+        ask = greedy(ids(CHUNK + 5, 71), 1)
+        with Store() as store:
+            with store.serve(*SMALL, "--decisions-max", 16) as server:
+                server.complete(**ask)
+                rows_durable(server, CHUNK)
+                for again in range(20):
+                    server.complete(**ask)
+                self.assertEqual(server.stop(), 0)
+            self.assertEqual([d["number"] for d in catalog(store, "query", "decisions")], list(range(5, 21)))
+
+    def test_demands_are_stated_listed_and_taken_back(self):
+        with Store() as store:
+            with store.serve(*SMALL) as server:
+                server.complete(**greedy(ids(CHUNK * 2 + 5, 72)))
+                rows_durable(server, CHUNK * 2)
+                self.assertEqual(server.stop(), 0)
+            first, second = sorted(n["chain"] for n in store.catalog("nodes"))
+            catalog(store, "demand", "--chain", first, "--tier", "ram", "--owner", 1)
+            catalog(store, "demand", "--chain", second, "--tier", "ssd", "--owner", 2, "--priority", 3)
+            catalog(store, "demand", "--chain", second, "--tier", "ram", "--owner", 2, "--ttl-s", 0)
+            listed = catalog(store, "query", "demands")
+            self.assertEqual([(d["chain"], d["tier"], d["owner"], d["priority"]) for d in listed], [(second, "ssd", 2, 3), (first, "ram", 1, 0)])
+            with store.serve(*SMALL) as server:  # they outlive a server
+                self.assertEqual(server.metrics()["quire_facts_demands"], 2)
+                self.assertEqual(server.stop(), 0)
+            catalog(store, "demand", "--chain", second, "--tier", "ssd", "--owner", 2, "--cancel")
+            catalog(store, "demand", "--chain", second, "--tier", "ssd", "--owner", 2, "--cancel", status=1)
+            self.assertEqual([d["chain"] for d in catalog(store, "query", "demands")], [first])
+            catalog(store, "demand", "--chain", first, "--tier", "ram", status=2)
 
 
 class Recorded(unittest.TestCase):

@@ -1,4 +1,4 @@
-/* link: qr_actor_checkpoint_writer qr_actor_capture_value qr_actor_catalog_batch qr_schema */
+/* link: qr_actor_checkpoint_writer qr_actor_capture_value qr_actor_catalog_batch qr_actor_decisions qr_schema */
 /* The checkpoint writer by hand, then twice 200,000 messages with a storage, transfer, page_manager and catalog writer that are slow, fail,
  * lose links and answer in any order. */
 #include "tests/unit/stand.h"

@@ -1,4 +1,4 @@
-/* link: qr_transport qr_actor_gateway qr_actor_quota qr_actor_router qr_actor_heartbeat qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_detokenize qr_actor_plan qr_actor_calibration qr_messages */
+/* link: qr_transport qr_actor_gateway qr_actor_quota qr_actor_router qr_actor_heartbeat qr_actor_worker qr_actor_scheduler qr_actor_cost qr_actor_detokenize qr_actor_plan qr_actor_calibration qr_messages qr_actor_decisions */
 /* What other nodes may send, made of chance: no message breaks an invariant of gateway, router, heartbeat, worker or scheduler, whatever
  * is in it. Half of the messages are pure noise, half nearly fit an open conversation. As in a host, what an actor hears is judged first
  * and what it says must be allowed: an answer to the wrong asker or a question beyond its window fails here. Scheduler and

@@ -291,13 +291,13 @@ static void test_local_tables(void **unused)
     qr_facts_t *facts;
     assert_int_equal(qr_facts_open(path, &facts, message, sizeof message), 0);
     qr_fact_trust_t trust = {.boot_id = "boot", .device = 1, .inode = 2, .bytes = 3, .mtime_ns = 4, .ctime_ns = 5}, got;
-    uint8_t name[32] = {9}, bytes[QR_FACTS_DECISION_BYTES_MAX];
+    uint8_t name[32] = {9};
     assert_int_equal(qr_facts_trust_get(facts, name, &got), -QR_E_NOT_FOUND);
     assert_int_equal(qr_facts_trust_put(facts, name, &trust), 0);
     for (uint64_t i = 1; i <= 3; i++) {
-        uint64_t number;
-        assert_int_equal(qr_facts_decision_add(facts, &i, sizeof i, &number), 0);
-        assert_int_equal(number, i);
+        qr_fact_decision_t d = {.request_id = 10 * i, .choice = QR_SOURCE_SSD};
+        assert_int_equal(qr_facts_decision_add(facts, &d, 100), 0);
+        assert_int_equal(d.number, i);
     }
     qr_facts_close(&facts, true);
     assert_int_equal(qr_facts_open(path, &facts, message, sizeof message), 0);
@@ -306,14 +306,29 @@ static void test_local_tables(void **unused)
     assert_int_equal(qr_facts_trust_remove(facts, name), 0);
     assert_int_equal(qr_facts_trust_get(facts, name, &got), -QR_E_NOT_FOUND);
     uint32_t count;
-    assert_int_equal(qr_facts_decision_get(facts, 2, bytes, &count), 0);
-    assert_int_equal(count, 8);
-    assert_int_equal(bytes[0], 2);
-    assert_int_equal(qr_facts_decision_get(facts, 4, bytes, &count), -QR_E_NOT_FOUND);
-    uint64_t number = 0, word = 77;
-    while (number < QR_FACTS_DECISIONS_MAX + 2) assert_int_equal(qr_facts_decision_add(facts, &word, sizeof word, &number), 0);
-    assert_int_equal(qr_facts_decision_get(facts, 2, bytes, &count), -QR_E_NOT_FOUND); /* it left the ring */
-    assert_int_equal(qr_facts_decision_get(facts, QR_FACTS_DECISIONS_MAX + 2, bytes, &count), 0);
+    qr_fact_decision_t decision = {.number = 1};
+    assert_int_equal(qr_facts_decision_next(facts, 1, &decision), 0);
+    assert_int_equal(decision.number, 2);
+    assert_int_equal(decision.request_id, 20);
+    assert_int_equal(qr_facts_decision_next(facts, 3, &decision), -QR_E_NOT_FOUND);
+    for (uint32_t i = 4; i <= 110; i++) assert_int_equal(qr_facts_decision_add(facts, &decision, 100), 0);
+    assert_int_equal(qr_facts_decision_next(facts, 0, &decision), 0);
+    assert_int_equal(decision.number, 11);                                                               /* the others left the ring */
+    for (uint32_t i = 0; i < 90; i++) assert_int_equal(qr_facts_decision_add(facts, &decision, 20), 0); /* it is smaller now */
+    assert_int_equal(decision.number, 200);
+    assert_int_equal(qr_facts_decision_next(facts, 0, &decision), 0);
+    assert_int_equal(decision.number, 181);
+    qr_fact_policy_t policy = {.restore_ns = 5};
+    assert_int_equal(qr_facts_policy_get(facts, 0, &policy), -QR_E_NOT_FOUND);
+    assert_int_equal(qr_facts_policy_put(facts, &policy), 0);
+    assert_int_equal(policy.version, 2); /* 1 is built in */
+    policy.restore_ns = 6;
+    assert_int_equal(qr_facts_policy_put(facts, &policy), 0);
+    assert_int_equal(qr_facts_policy_get(facts, 2, &policy), 0);
+    assert_int_equal(policy.restore_ns, 5);
+    assert_int_equal(qr_facts_policy_get(facts, 0, &policy), 0);
+    assert_int_equal(policy.version, 3);
+    assert_int_equal(policy.restore_ns, 6);
     qr_fact_demand_t demand = {.tier = QR_TIER_SSD, .owner = 1, .priority = 3, .expires_us = 100}, demands[4];
     assert_int_equal(qr_facts_demand_put(facts, &demand), 0);
     demand.owner = 2, demand.expires_us = 200;
@@ -376,11 +391,25 @@ static void test_reuse_is_counted_and_asked_for(void **unused)
     assert_int_equal(qr_facts_open(path, &facts, message, sizeof message), 0);
     for (uint32_t i = 0; i < 3; i++) assert_int_equal(qr_facts_reuse_add(facts, one.chain, 1, 5), 0);
     assert_int_equal(qr_facts_reuse_add(facts, items[0].chain, 2, 5), 0);
+    uint32_t walked = 0;
+    const uint8_t nobody[32] = {1, 2, 3};
+    assert_int_equal(qr_facts_reuse_chain(facts, nobody, 0, 5, &walked), 0);
+    assert_int_equal(walked, 0); /* it has left the catalog meanwhile */
     qr_facts_close(&facts, true);
     book = stand_open(s);
     assert_int_equal(stand_items(book, 0, &reused, 100, items, QR_COUNT(items)), 1);
     assert_memory_equal(items[0].chain, one.chain, 32);
     assert_int_equal(items[0].reuse, 3);
+    /* A chain: its last chunk, its parent, and so on, down to the row that stood already. */
+    uint32_t count = stand_items(book, 0, &all, 100, items, QR_COUNT(items)), last = 0;
+    while (last < count && items[last].start == 0) last++;
+    assert_true(last < count);
+    facts = qr_facts_book_view(book);
+    assert_non_null(facts);
+    assert_int_equal(qr_facts_reuse_chain(facts, items[last].chain, items[last].start, 5, &walked), 0);
+    assert_int_equal(walked, 1);
+    assert_int_equal(qr_facts_reuse_chain(facts, items[last].chain, 0, 5, &walked), 0);
+    assert_int_equal(walked, 1 + items[last].start / items[last].count);
     qr_facts_book_close(&book);
     stand_destroy(s);
 }

@@ -125,6 +125,8 @@ static void expect_restored(uint64_t id, uint32_t boundary, uint32_t reason)
     assert_int_equal(HEARD(stand, restored)->restore_id, id);
     assert_int_equal(HEARD(stand, restored)->boundary, boundary);
     assert_int_equal(HEARD(stand, restored)->reason, reason);
+    static const uint8_t none[32];
+    assert_int_equal(memcmp(HEARD(stand, restored)->chain.bytes, none, 32) == 0, reason != 0); /* of the last chunk, if all are there */
 }
 /* Keys of the leases that the last message asked for. */
 static uint32_t keys_asked(uint64_t keys[16])

@@ -1,4 +1,4 @@
-/* link: qr_actor_scheduler qr_actor_cost qr_actor_plan qr_actor_calibration qr_schema */
+/* link: qr_actor_scheduler qr_actor_cost qr_actor_plan qr_actor_calibration qr_actor_decisions qr_schema */
 /* Conversations with a scripted page_manager and executor: admission, batches, failures, ends. */
 #include "actors/note.h"
 #include "actors/scheduler.h"
@@ -566,6 +566,7 @@ static void test_the_scope_is_the_chains_root(void **state)
 
 #define REPLICA qr_address(1, 0, QR_ROLE_catalog_replica, 0)
 #define STREAMER qr_address(1, 1, QR_ROLE_restore_streamer, 0)
+#define FACTS qr_address(1, 0, QR_ROLE_facts, 0)
 
 /* Pages of 4 rows, chunks of 8; a store is here. */
 static fixture_t set_up_store(void)
@@ -653,6 +654,107 @@ static void test_durable_rows_are_restored_and_the_rest_is_computed(void **state
     done_one(&f, b3, lane, 53);
     assert_int_equal(HEARD(f.s, ended)->cached_tokens, 16);
     assert_int_equal(HEARD(f.s, ended)->computed_tokens, 4);
+    tear_down(&f);
+}
+
+/* With facts: their policy is asked for, and goes from then on. */
+static fixture_t set_up_facts(uint64_t restore_ns)
+{
+    fixture_t f = set_up_store();
+    SAY(f.s, MESH, start, .epoch = 1, .seed = 1, .partners = COLUMN64(REPLICA, qr_address(2, 0, QR_ROLE_facts, 0), FACTS));
+    assert_int_equal(HEARD(f.s, policy_read)->have_version, 1);
+    SAY(f.s, FACTS, policy_snapshot, .version = 5, .restore_ns = restore_ns, .restore_byte_ps = 1000, .ram_ns = 1, .ram_byte_ps = 1,
+        .recompute_row_ns = 2000000);
+    return f;
+}
+
+/* The alarm that is due for what waits; the message that goes then. */
+static const qr_decisions_note_t *told(fixture_t *f)
+{
+    assert_int_equal(HEARD_COUNT(f->s, decisions_note), 0);
+    f->s->now_us += 200000;
+    SAY(f->s, SCHEDULER, alarm, .due_us = f->s->now_us);
+    const qr_decisions_note_t *note = HEARD(f->s, decisions_note);
+    assert_int_equal(note->kinds.count, 1);
+    assert_int_equal(note->kinds.data[0], QR_DECISION_LOAD);
+    assert_int_equal(note->policy_versions.data[0], 5);
+    return note;
+}
+
+static void test_a_restore_is_told_with_its_prediction_and_outcome(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_facts(3000000);
+    uint64_t lane = load_one(&f, 5, 4), row_bytes = 0;
+    for (uint32_t g = 0; g < f.given->layout.group_count; g++) row_bytes += f.given->layout.groups[g].row_bytes;
+    SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(qr_handle(1, 1), qr_handle(2, 1), qr_handle(3, 1)));
+    uint64_t restore_id = HEARD(f.s, restore)->restore_id;
+    f.s->now_us += 50;
+    SAY(f.s, STREAMER, restored, .restore_id = restore_id, .boundary = 16, .bytes = 100, .move_us = 12, .queue_us = 8, .chain = {{7}});
+    SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 16);
+    const qr_decisions_note_t *note = told(&f);
+    assert_int_equal(note->request_ids.data[0], 5);
+    assert_int_equal(note->choices.data[0], QR_SOURCE_SSD);
+    assert_int_equal(note->resident_rows.data[0], 4);
+    assert_int_equal(note->ssd_rows.data[0], 16);
+    assert_int_equal(note->ssd_row_ns.data[0], qr_max_u64(row_bytes, 1));
+    assert_int_equal(note->predicted_ssd_ns.data[0], 3000000 + 12 * qr_max_u64(row_bytes, 1));
+    assert_int_equal(note->predicted_recompute_ns.data[0], 12 * 2000000);
+    assert_true(note->predicted_ram_ns.data[0] == UINT64_MAX);
+    assert_int_equal(note->ssd_samples.data[0], 0);
+    assert_int_equal(note->outcome_rows.data[0], 16);
+    assert_int_equal(note->reasons.data[0], 0);
+    assert_int_equal(note->outcome_ns.data[0], 12000);
+    assert_int_equal(note->queue_ns.data[0], 8000);
+    assert_int_equal(note->elapsed_ns.data[0], 50000);
+    assert_int_equal(note->chains.data[0], 7);
+    assert_int_not_equal(lane, 0);
+    SAY(f.s, FACTS, decisions_kept, .sequence = 1);
+    tear_down(&f);
+}
+
+static void test_what_is_computed_instead_is_told_with_what_it_took(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_facts(1000000000); /* restoring takes a second */
+    submit(&f, 5, 10, 20, 3);
+    match(&f, HEARD(f.s, lookup)->lookup_id, 2, 2);
+    grant(&f, 5, 4);
+    assert_int_equal(HEARD_COUNT(f.s, pages_load), 0);
+    uint64_t lane = open_lane(&f), b1 = HEARD_NTH(f.s, batch_run, 0)->batch, b2 = HEARD_NTH(f.s, batch_run, 1)->batch;
+    done_one(&f, b1, lane, QR_TOKEN_NONE); /* rows 4 to 12 */
+    done_one(&f, b2, lane, 51);            /* rows 12 to 20 */
+    const qr_decisions_note_t *note = told(&f);
+    assert_int_equal(note->choices.data[0], QR_SOURCE_RECOMPUTE);
+    assert_int_equal(note->outcome_rows.data[0], 20);
+    assert_int_equal(note->outcome_ns.data[0], 2000000); /* both batches, whole: nobody else was in them */
+    assert_int_equal(note->reasons.data[0], 0);
+    SAY(f.s, FACTS, decisions_kept, .sequence = 1);
+    submit(&f, 6, 10, 20, 3); /* all of it stands, and then it is cancelled while it would be computed */
+    match(&f, HEARD(f.s, lookup)->lookup_id, 2, 2);
+    grant(&f, 6, 16);
+    note = told(&f);
+    assert_int_equal(note->choices.data[0], QR_SOURCE_RESIDENT);
+    assert_int_equal(note->outcome_rows.data[0], 16);
+    assert_int_equal(note->predicted_recompute_ns.data[0], 0);
+    tear_down(&f);
+}
+
+static void test_a_request_that_leaves_ends_its_decision(void **state)
+{
+    (void)state;
+    fixture_t f = set_up_facts(1000000000);
+    submit(&f, 5, 10, 20, 3);
+    match(&f, HEARD(f.s, lookup)->lookup_id, 2, 2);
+    grant(&f, 5, 4);
+    (void)open_lane(&f);
+    SAY(f.s, WORKER, submit_cancel, .request_id = 5, .attempt = 1);
+    const qr_decisions_note_t *note = told(&f);
+    assert_int_equal(note->outcome_rows.data[0], 4);
+    assert_int_equal(note->reasons.data[0], QR_E_CANCELLED);
+    SAY(f.s, MESH, stop, .budget_us = 1000000);
+    assert_int_equal(HEARD_COUNT(f.s, stopped), 0);
+    SAY(f.s, FACTS, decisions_kept, .sequence = 1);
     tear_down(&f);
 }
 
@@ -1574,6 +1676,9 @@ int main(void)
         cmocka_unit_test(test_a_resumed_attempt_counts_what_was_drawn_before),
         cmocka_unit_test(test_the_scope_is_the_chains_root),
         cmocka_unit_test(test_durable_rows_are_restored_and_the_rest_is_computed),
+        cmocka_unit_test(test_a_restore_is_told_with_its_prediction_and_outcome),
+        cmocka_unit_test(test_what_is_computed_instead_is_told_with_what_it_took),
+        cmocka_unit_test(test_a_request_that_leaves_ends_its_decision),
         cmocka_unit_test(test_a_restore_that_stops_early_costs_a_recompute_of_the_rest),
         cmocka_unit_test(test_nothing_is_loaded_when_pages_refuse_or_nothing_came),
         cmocka_unit_test(test_a_cancelled_load_is_over_before_its_pages_are_released),

@@ -821,8 +821,7 @@ static void client_start(client_t *self, const qr_given_t *given, const qr_messa
     const qr_start_t *b = &message->body.start;
     qr_prng_init(&self->prng, work_of(given)->seed ^ b->seed);
     for (uint64_t i = 0; i < b->partners.count && self->source_count < SOURCES; i++)
-        if (qr_address_role(b->partners.data[i]) != QR_ROLE_facts &&
-            qr_address_role(b->partners.data[i]) != QR_ROLE_text) /* no numbers for http (roles.def) */
+        if (qr_address_role(b->partners.data[i]) != QR_ROLE_text) /* no numbers for http (roles.def) */
             self->sources[self->source_count++] = b->partners.data[i];
     for (uint64_t i = 0; i < b->partners.count; i++)
         if (qr_address_role(b->partners.data[i]) == QR_ROLE_page_manager)

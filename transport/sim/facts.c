@@ -367,6 +367,25 @@ static void on_time(facts_t *self, qr_sim_log_t *log, uint64_t now_us, qr_outbox
     if (self->read_due_us != QR_NEVER_US && !log->writing_tx) qr_outbox_alarm(outbox, qr_max_u64(self->read_due_us, now_us + 1));
 }
 
+/* F6. What is said of a decision makes sense: the choice is one that could be made, and no more rows came of it than could. */
+static void judge_decisions(const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_decisions_note_t *b = &message->body.decisions_note;
+    for (uint64_t i = 0; i < b->kinds.count; i++) {
+        uint32_t most = qr_max_u32(b->resident_rows.data[i], qr_max_u32(b->ram_rows.data[i], b->ssd_rows.data[i]));
+        if (b->kinds.data[i] != QR_DECISION_LOAD) continue;
+        bool resident = b->choices.data[i] == QR_SOURCE_RESIDENT, ssd = b->choices.data[i] == QR_SOURCE_SSD;
+        if (resident != (b->resident_rows.data[i] == most))
+            qr_sim_finding("request %llu: %u of %u rows were resident, and it was decided to go by %u", (unsigned long long)b->request_ids.data[i],
+                           b->resident_rows.data[i], most, b->choices.data[i]);
+        if (ssd && b->predicted_ssd_ns.data[i] >= b->predicted_recompute_ns.data[i])
+            qr_sim_finding("request %llu was restored although computing was predicted to be faster", (unsigned long long)b->request_ids.data[i]);
+        if (ssd && b->outcome_rows.data[i] > b->ssd_rows.data[i])
+            qr_sim_finding("request %llu: more rows were restored than are durable", (unsigned long long)b->request_ids.data[i]);
+    }
+    qr_send(outbox, message->from, decisions_kept, (&(qr_decisions_kept_t){.sequence = b->sequence}));
+}
+
 static void facts_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     facts_t *self = block;
@@ -384,6 +403,14 @@ static void facts_handle(void *block, const qr_given_t *given, const qr_message_
     case QR_MESSAGE_link_down: /* of its own node: nobody waits any more */
         if (message->body.link_down.node == self->node + 1) self->append_open = self->read_open = 0;
         break;
+    case QR_MESSAGE_policy_read: { /* the scheduler goes by what it is told, whatever it is */
+        uint64_t version = 1 + qr_sim_draw(3);
+        qr_send(outbox, message->from, policy_snapshot,
+                (&(qr_policy_snapshot_t){version, 1000000 / version, 1000, 20000, 250, 1000000 / version}));
+        break;
+    }
+    case QR_MESSAGE_decisions_note: judge_decisions(message, outbox); break;
+    case QR_MESSAGE_metrics_read: qr_send(outbox, message->from, metrics, &(qr_metrics_t){0}); break;
     case QR_MESSAGE_stop: qr_send(outbox, message->from, stopped, &(qr_stopped_t){0}); break;
     default: break;
     }

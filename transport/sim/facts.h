@@ -6,7 +6,8 @@
  * F3. Operations happen one after the other: a read that comes during an append is answered with what became of it.
  * F4. A number is given once, and only to a writer of the latest epoch. A writer that was told so and goes on is a finding, and so is
  *     one that skips a number, writes behind a claim that it has read, or asks something else under a number that it had.
- * F5. Snapshots are the rows up to a transaction, in pages, held by this life of facts only. */
+ * F5. Snapshots are the rows up to a transaction, in pages, held by this life of facts only.
+ * F6. The policy it names is any; a decision that contradicts its own numbers is a finding. */
 #ifndef QR_SIM_FACTS_H
 #define QR_SIM_FACTS_H
 
