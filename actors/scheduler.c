@@ -1953,8 +1953,8 @@ static void check_lane(const scheduler_t *self, uint32_t index)
             voids += entry->dropped;
             rows += entry->dropped ? 0 : entry->rows;
         }
-    qr_assert(lane->in_flight == in_flight && lane->voids == voids);                        /* I4 */
-    qr_assert(in_flight == 0 || lane->state == LANE_RUNNING || lane->state == LANE_ENDING); /* I5 */
+    qr_assert(lane->in_flight == in_flight && lane->voids == voids);                                        /* I4 */
+    qr_assert(in_flight == 0 || lane->state == LANE_RUNNING || lane->state == LANE_ENDING);                 /* I5 */
     qr_assert(!lane->deciding || lane->state == LANE_OPENING || lane->state == LANE_RUNNING || lane->load); /* I14 */
     qr_assert(lane->state != LANE_ENDING || in_flight > 0 || lane->load || lane->spill);
     qr_assert(!lane->spill || (lane->state == LANE_ENDING && lane->preempted && (lane->spill == SPILL_DUE || in_flight == 0))); /* I13 */

@@ -1300,8 +1300,10 @@ static int seek(qr_facts_t *facts, const facts_key_t *from, const facts_key_t *p
 {
     leveldb_iterator_t *it = leveldb_create_iterator(facts->db, facts->read);
     leveldb_iter_seek(it, (const char *)from->data, from->bytes);
-    if (last && leveldb_iter_valid(it)) leveldb_iter_prev(it);
-    else if (last) leveldb_iter_seek_to_last(it);
+    if (last && leveldb_iter_valid(it))
+        leveldb_iter_prev(it);
+    else if (last)
+        leveldb_iter_seek_to_last(it);
     size_t bytes = 0;
     const uint8_t *data = leveldb_iter_valid(it) ? (const uint8_t *)leveldb_iter_key(it, &bytes) : NULL;
     bool found = data && begins(data, bytes, prefix);

@@ -10,8 +10,8 @@
  * F4. No iterator or snapshot of LevelDB outlives a call (closing with a live one would end the process).
  * F5. Facts are bounded: QR_FACTS_NODES_MAX nodes (the caller refuses what would pass it), layouts, a ring of decisions,
  *     QR_FACTS_DEMANDS_MAX demands and QR_FACTS_POLICIES_MAX policies (one more is refused).
- * F6. Local tables (reuse, demands, policies, decisions, trust) are of this node, not of the log: they are not summed and are lost with a damaged
- *     view; all of them can be learned again. */
+ * F6. Local tables (reuse, demands, policies, decisions, trust) are of this node, not of the log: they are not summed and are lost with a
+ * damaged view; all of them can be learned again. */
 #ifndef QR_STORE_FACTS_H
 #define QR_STORE_FACTS_H
 
@@ -155,8 +155,8 @@ int qr_facts_reuse_chain(qr_facts_t *facts, const uint8_t chain[32], uint32_t fr
 
 /* What was decided, and what came of it: the row of the message decisions_note, as it was told. */
 typedef struct qr_fact_decision {
-    uint64_t number;           /* from 1 on */
-    uint64_t tx, time_us;      /* newest transaction then; wall clock */
+    uint64_t number;      /* from 1 on */
+    uint64_t tx, time_us; /* newest transaction then; wall clock */
     uint64_t sender, epoch, request_id, policy_version;
     uint64_t predicted_ram_ns, predicted_ssd_ns, predicted_recompute_ns; /* UINT64_MAX: there was no such way */
     uint64_t ram_row_ns, ssd_row_ns, recompute_row_ns;

@@ -285,11 +285,27 @@ static void on_policy_read(facts_actor_t *self, const qr_message_t *message, qr_
 static bool is_whole(const qr_decisions_note_t *b)
 {
     uint64_t n = b->request_ids.count;
-    const uint64_t counts[] = {b->policy_versions.count, b->kinds.count, b->choices.count, b->resident_rows.count, b->ram_rows.count,
-                               b->ssd_rows.count, b->predicted_ram_ns.count, b->predicted_ssd_ns.count, b->predicted_recompute_ns.count,
-                               b->ram_row_ns.count, b->ssd_row_ns.count, b->recompute_row_ns.count, b->ram_samples.count,
-                               b->ssd_samples.count, b->recompute_samples.count, b->outcome_rows.count, b->reasons.count,
-                               b->outcome_ns.count, b->queue_ns.count, b->elapsed_ns.count, b->ages_us.count};
+    const uint64_t counts[] = {b->policy_versions.count,
+                               b->kinds.count,
+                               b->choices.count,
+                               b->resident_rows.count,
+                               b->ram_rows.count,
+                               b->ssd_rows.count,
+                               b->predicted_ram_ns.count,
+                               b->predicted_ssd_ns.count,
+                               b->predicted_recompute_ns.count,
+                               b->ram_row_ns.count,
+                               b->ssd_row_ns.count,
+                               b->recompute_row_ns.count,
+                               b->ram_samples.count,
+                               b->ssd_samples.count,
+                               b->recompute_samples.count,
+                               b->outcome_rows.count,
+                               b->reasons.count,
+                               b->outcome_ns.count,
+                               b->queue_ns.count,
+                               b->elapsed_ns.count,
+                               b->ages_us.count};
     for (size_t i = 0; i < QR_COUNT(counts); i++)
         if (counts[i] != n) return false;
     return n <= QR_DECISIONS_MAX && b->chains.count == 32 * n;

@@ -429,7 +429,8 @@ static int recover(qr_facts_book_t *book, const char *damage, char *message, siz
     if (!again && (state.tx + 1 < tail.oldest || (state.tx == 0 && tail.snapshot_count))) again = true; /* a snapshot is nearer */
     if (again) code = rebuild_view(book, damage);
     if (code == -QR_E_NO_SPACE)
-        return (void)snprintf(message, message_bytes, "the catalog's facts in '%.400s' cannot be made again: its disk is full; make room on it", book->store),
+        return (void)snprintf(message, message_bytes,
+                              "the catalog's facts in '%.400s' cannot be made again: its disk is full; make room on it", book->store),
                code;
     if (code) {
         (void)snprintf(message, message_bytes,
@@ -533,7 +534,9 @@ static int open_parts(qr_facts_book_t *book, char *message, size_t message_bytes
     (void)qr_facts_remove(book->as_of_path);
     code = qr_facts_open(book->view_path, &book->view, damage, sizeof damage);
     if (code == -QR_E_NO_SPACE)
-        return snprintf(message, message_bytes, "'%.500s' cannot be opened: its disk is full (%s); make room on it", book->view_path, damage), code;
+        return snprintf(message, message_bytes, "'%.500s' cannot be opened: its disk is full (%s); make room on it", book->view_path,
+                        damage),
+               code;
     if (code && code != -QR_E_FORMAT) return snprintf(message, message_bytes, "'%.500s': %s", book->view_path, damage), code;
     code = recover(book, code ? damage : NULL, message, message_bytes);
     book->bytes_at_snapshot = tail_of(book).bytes;
@@ -952,10 +955,7 @@ static uint32_t open_as_of(qr_facts_book_t *book, uint64_t tx)
     return code ? QR_E_IO : 0;
 }
 
-qr_facts_t *qr_facts_book_view(qr_facts_book_t *book)
-{
-    return qr_facts_book_catch_up(book, UINT32_MAX) < 0 ? NULL : book->view;
-}
+qr_facts_t *qr_facts_book_view(qr_facts_book_t *book) { return qr_facts_book_catch_up(book, UINT32_MAX) < 0 ? NULL : book->view; }
 
 uint32_t qr_facts_book_query(qr_facts_book_t *book, uint64_t as_of_tx, const qr_facts_filter_t *filter, qr_facts_cursor_t *cursor,
                              qr_fact_item_t *items, uint32_t most, uint32_t *ret_count, uint64_t *ret_tx)

@@ -66,7 +66,8 @@ int qr_facts_book_snapshot(qr_facts_book_t *book);
 /* Items of the state as of a transaction (0: now). 0 or the reason of facts_refused. */
 uint32_t qr_facts_book_query(qr_facts_book_t *book, uint64_t as_of_tx, const qr_facts_filter_t *filter, qr_facts_cursor_t *cursor,
                              qr_fact_item_t *items, uint32_t most, uint32_t *ret_count, uint64_t *ret_tx);
-/* The facts themselves, as new as the log, for their local tables (store/facts.h); NULL: they cannot be had now. Valid until the next call. */
+/* The facts themselves, as new as the log, for their local tables (store/facts.h); NULL: they cannot be had now. Valid until the next call.
+ */
 qr_facts_t *qr_facts_book_view(qr_facts_book_t *book);
 /* One record as the message it is (columns valid until the next call). 0 or a negative code. */
 int qr_facts_book_record(qr_facts_book_t *book, uint64_t tx, const qr_append_t **ret_append);

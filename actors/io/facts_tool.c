@@ -15,7 +15,8 @@ typedef enum verb { VERB_NONE, VERB_QUERY, VERB_SHOW, VERB_HISTORY, VERB_VERIFY,
 static const char *const verbs[] = {"", "query", "show", "history", "verify", "rebuild", "demand", "policy"};
 /* The last three are this node's own and not in the log. */
 enum { KIND_DECISIONS = QR_FACTS_KINDS, KIND_DEMANDS, KIND_POLICIES, KINDS };
-static const char *const kinds[KINDS] = {"", "nodes", "parts", "replicas", "layouts", "owners", "publishers", "decisions", "demands", "policies"};
+static const char *const kinds[KINDS] = {"",       "nodes",      "parts",     "replicas", "layouts",
+                                         "owners", "publishers", "decisions", "demands",  "policies"};
 static const char *const sources[] = {"none", "resident", "ram", "ssd", "peer", "object", "recompute"};
 static const char *const tiers[] = {"any", "ram", "ssd", "object"};
 
@@ -32,29 +33,30 @@ typedef struct options {
     qr_facts_filter_t filter;
 } options_t;
 
-static const char help[] = "usage: quire catalog query|show|history|verify|rebuild|demand|policy [--store FOLDER] [--json]\n"
-                           "  query [KIND]   facts, one a line; filters:\n"
-                           "    KIND or --kind KIND   nodes|parts|replicas|layouts|owners|publishers   (default nodes)\n"
-                           "                       decisions|demands|policies: of this node, not of the log; filters: --since, --until, --limit,\n"
-                           "                       --from NUMBER and --as-of N (noted when N was the newest transaction, or before) of decisions\n"
-                           "    --as-of N          as of transaction N (default: now)\n"
-                           "    --model HEX        fingerprint of a model (64 digits; quire inspect prints it)\n"
-                           "    --chain HEX        one chunk's chain hash\n"
-                           "    --tier ram|ssd|object   --owner NODE   that have a copy there\n"
-                           "    --tokens A:B       chunks that overlap tokens [A, B)\n"
-                           "    --since US --until US   facts said in that time (microseconds of the wall clock)\n"
-                           "    --reuse N          chunks reused at least N times\n"
-                           "    --limit N          at most N lines (default 1000)\n"
-                           "  show      how large the catalog is and how far back it reaches\n"
-                           "  history   transactions of the log; --from N, --limit N\n"
-                           "  verify    read every record, snapshot and fact; status 0: clean, 1: not\n"
-                           "  rebuild   make the facts again from the log; --accept-loss: go on without records that cannot be read\n"
-                           "  demand    states that a chunk should stand somewhere: --chain HEX --tier ram|ssd|object --owner NODE [--priority N]\n"
-                           "            [--ttl-s SECONDS] (default 86400); --cancel takes it back. It is kept and listed; nobody acts on it yet\n"
-                           "  policy    states a new policy, which a server goes by from its next start on; what is not named stays:\n"
-                           "            --restore-ns N --restore-byte-ps N --ram-ns N --ram-byte-ps N --recompute-row-ns N\n"
-                           "  --store FOLDER       the store (default: quire/store in the XDG state folder); no server may have it open\n"
-                           "  --json               one JSON object a line\n";
+static const char help[] =
+    "usage: quire catalog query|show|history|verify|rebuild|demand|policy [--store FOLDER] [--json]\n"
+    "  query [KIND]   facts, one a line; filters:\n"
+    "    KIND or --kind KIND   nodes|parts|replicas|layouts|owners|publishers   (default nodes)\n"
+    "                       decisions|demands|policies: of this node, not of the log; filters: --since, --until, --limit,\n"
+    "                       --from NUMBER and --as-of N (noted when N was the newest transaction, or before) of decisions\n"
+    "    --as-of N          as of transaction N (default: now)\n"
+    "    --model HEX        fingerprint of a model (64 digits; quire inspect prints it)\n"
+    "    --chain HEX        one chunk's chain hash\n"
+    "    --tier ram|ssd|object   --owner NODE   that have a copy there\n"
+    "    --tokens A:B       chunks that overlap tokens [A, B)\n"
+    "    --since US --until US   facts said in that time (microseconds of the wall clock)\n"
+    "    --reuse N          chunks reused at least N times\n"
+    "    --limit N          at most N lines (default 1000)\n"
+    "  show      how large the catalog is and how far back it reaches\n"
+    "  history   transactions of the log; --from N, --limit N\n"
+    "  verify    read every record, snapshot and fact; status 0: clean, 1: not\n"
+    "  rebuild   make the facts again from the log; --accept-loss: go on without records that cannot be read\n"
+    "  demand    states that a chunk should stand somewhere: --chain HEX --tier ram|ssd|object --owner NODE [--priority N]\n"
+    "            [--ttl-s SECONDS] (default 86400); --cancel takes it back. It is kept and listed; nobody acts on it yet\n"
+    "  policy    states a new policy, which a server goes by from its next start on; what is not named stays:\n"
+    "            --restore-ns N --restore-byte-ps N --ram-ns N --ram-byte-ps N --recompute-row-ns N\n"
+    "  --store FOLDER       the store (default: quire/store in the XDG state folder); no server may have it open\n"
+    "  --json               one JSON object a line\n";
 
 static int usage(const char *what, const char *why)
 {
@@ -314,16 +316,16 @@ static void print_decision(const qr_fact_decision_t *d, bool json)
     time_of(d->time_us, when);
     if (!json) {
         printf("decision %-8llu %s  %s  policy %llu  %s: predicted %llu us, took %llu us (waited %llu us), %u of %u rows%s%s\n",
-               (unsigned long long)d->number, when, "load", (unsigned long long)d->policy_version,
-               choice, (unsigned long long)predicted / 1000, (unsigned long long)d->outcome_ns / 1000, (unsigned long long)d->queue_ns / 1000,
+               (unsigned long long)d->number, when, "load", (unsigned long long)d->policy_version, choice,
+               (unsigned long long)predicted / 1000, (unsigned long long)d->outcome_ns / 1000, (unsigned long long)d->queue_ns / 1000,
                d->outcome_rows, most, *reason ? ", " : "", reason);
         return;
     }
     printf("{\"number\":%llu,\"tx\":%llu,\"time_us\":%llu,\"sender\":%llu,\"epoch\":%llu,\"request\":%llu,\"kind\":\"%s\",\"policy\":%llu,"
            "\"choice\":\"%s\",\"predicted_ns\":%llu,\"resident_rows\":%u,\"rows\":%u,",
            (unsigned long long)d->number, (unsigned long long)d->tx, (unsigned long long)d->time_us, (unsigned long long)d->sender,
-           (unsigned long long)d->epoch, (unsigned long long)d->request_id, "load",
-           (unsigned long long)d->policy_version, choice, (unsigned long long)predicted, d->resident_rows, most);
+           (unsigned long long)d->epoch, (unsigned long long)d->request_id, "load", (unsigned long long)d->policy_version, choice,
+           (unsigned long long)predicted, d->resident_rows, most);
     print_way("ram", d->ram_rows, d->predicted_ram_ns, d->ram_row_ns, d->ram_samples);
     print_way("ssd", d->ssd_rows, d->predicted_ssd_ns, d->ssd_row_ns, d->ssd_samples);
     print_way("recompute", most, d->predicted_recompute_ns, d->recompute_row_ns, d->recompute_samples);
@@ -372,8 +374,8 @@ static int query_demands(qr_facts_t *facts, const options_t *o)
         hex_of(d->chain, chain);
         const char *tier = d->tier < QR_COUNT(tiers) ? tiers[d->tier] : "?";
         if (o->json)
-            printf("{\"kind\":\"demands\",\"chain\":\"%s\",\"tier\":\"%s\",\"owner\":%u,\"priority\":%u,\"expires_us\":%llu}\n", chain, tier,
-                   d->owner, d->priority, (unsigned long long)d->expires_us);
+            printf("{\"kind\":\"demands\",\"chain\":\"%s\",\"tier\":\"%s\",\"owner\":%u,\"priority\":%u,\"expires_us\":%llu}\n", chain,
+                   tier, d->owner, d->priority, (unsigned long long)d->expires_us);
         else
             printf("demand %s  %s  node %u  priority %u  until %s\n", chain, tier, d->owner, d->priority, when);
     }
@@ -410,7 +412,8 @@ static int query_policies(qr_facts_t *facts, const options_t *o)
 
 static int state_demand(qr_facts_t *facts, const options_t *o)
 {
-    qr_fact_demand_t d = {.tier = o->filter.tier, .owner = o->filter.owner, .priority = o->priority, .expires_us = now_us() + o->ttl_s * 1000000};
+    qr_fact_demand_t d = {
+        .tier = o->filter.tier, .owner = o->filter.owner, .priority = o->priority, .expires_us = now_us() + o->ttl_s * 1000000};
     memcpy(d.chain, o->chain, 32);
     return o->cancel ? qr_facts_demand_remove(facts, d.chain, d.tier, d.owner) : qr_facts_demand_put(facts, &d);
 }
@@ -434,9 +437,9 @@ static int state_policy(qr_facts_t *facts, const options_t *o)
 static int local(qr_facts_book_t *book, const options_t *o)
 {
     qr_facts_t *facts = qr_facts_book_view(book);
-    int code = !facts                                  ? -QR_E_BUSY
-               : o->verb == VERB_DEMAND                ? state_demand(facts, o)
-               : o->verb == VERB_POLICY                ? state_policy(facts, o)
+    int code = !facts                             ? -QR_E_BUSY
+               : o->verb == VERB_DEMAND           ? state_demand(facts, o)
+               : o->verb == VERB_POLICY           ? state_policy(facts, o)
                : o->filter.kind == KIND_DECISIONS ? query_decisions(facts, o)
                : o->filter.kind == KIND_DEMANDS   ? query_demands(facts, o)
                                                   : query_policies(facts, o);
@@ -543,7 +546,10 @@ static int rebuild(qr_facts_book_t *book, const options_t *o)
 
 int qr_facts_tool_main(int count, char **word, const char *default_store)
 {
-    options_t o = {.store = default_store, .limit = 1000, .ttl_s = 86400, .policy = {0, 0, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+    options_t o = {.store = default_store,
+                   .limit = 1000,
+                   .ttl_s = 86400,
+                   .policy = {0, 0, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     char message[1400];
     qr_facts_book_t *book;
     if (count >= 1 && (!strcmp(word[0], "--help") || !strcmp(word[0], "-h"))) return printf("%s", help), 0;

@@ -8,7 +8,8 @@
 
 static const qr_policy_t policy = {7, 1000000, 1000, 20000, 250, 1000000};
 
-static qr_cost_choice_t choose(qr_cost_t *cost, const qr_calibration_t *calibration, uint32_t resident, uint32_t ram, uint32_t ssd, uint32_t bytes)
+static qr_cost_choice_t choose(qr_cost_t *cost, const qr_calibration_t *calibration, uint32_t resident, uint32_t ram, uint32_t ssd,
+                               uint32_t bytes)
 {
     const qr_cost_case_t c = {resident, ram, ssd, bytes};
     qr_cost_choice_t choice;
@@ -47,7 +48,8 @@ static void test_restore_pays_only_if_it_is_faster(void **state)
     qr_cost_t cost = {.ssd = {1000, 1}};
     qr_calibration_t calibration = {.row_ns = 2000, .row_samples = 1};
     assert_int_equal(choose(&cost, &calibration, 0, 0, 1001, 64).source, QR_SOURCE_SSD);
-    assert_int_equal(choose(&cost, &calibration, 0, 0, 1000, 64).source, QR_SOURCE_RECOMPUTE); /* 1 ms + 1 ms against 2 ms: a tie is computed */
+    assert_int_equal(choose(&cost, &calibration, 0, 0, 1000, 64).source,
+                     QR_SOURCE_RECOMPUTE); /* 1 ms + 1 ms against 2 ms: a tie is computed */
     cost.ssd.row_ns = calibration.row_ns = 1000;
     assert_int_equal(choose(&cost, &calibration, 0, 0, UINT32_MAX, 64).source, QR_SOURCE_RECOMPUTE); /* a device as fast as the disk */
 }
@@ -58,8 +60,8 @@ static void test_what_was_slow_once_is_tried_again(void **state)
     qr_cost_t cost = {0};
     qr_calibration_t calibration = {.row_ns = 20000, .row_samples = 1};
     assert_int_equal(choose(&cost, &calibration, 0, 0, 1, 64).source, QR_SOURCE_RECOMPUTE);
-    assert_int_equal(cost.ssd.row_ns, 0);      /* nothing was measured: the configured cost stands */
-    qr_cost_add(&cost.ssd, 100, 1000000);      /* 10 ms a row: the disk hung */
+    assert_int_equal(cost.ssd.row_ns, 0); /* nothing was measured: the configured cost stands */
+    qr_cost_add(&cost.ssd, 100, 1000000); /* 10 ms a row: the disk hung */
     uint32_t declined = 0;
     for (; declined < 1000 && choose(&cost, &calibration, 0, 0, 1000, 64).source == QR_SOURCE_RECOMPUTE;) declined++;
     assert_true(declined >= 10 && declined <= 13); /* 40 us x (15/16)^n + 1 us of the fixed cost < 20 us */

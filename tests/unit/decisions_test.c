@@ -31,7 +31,8 @@ static int tear_down(void **state)
 
 static void add(uint64_t id, uint64_t now_us)
 {
-    const qr_decision_t d = {.request_id = id, .made_us = now_us - 7, .predicted_ssd_ns = 5, .ssd_rows = 64, .choice = QR_SOURCE_SSD, .chain = {9}};
+    const qr_decision_t d = {
+        .request_id = id, .made_us = now_us - 7, .predicted_ssd_ns = 5, .ssd_rows = 64, .choice = QR_SOURCE_SSD, .chain = {9}};
     qr_decisions_add(&queue, &d, now_us);
 }
 static void flush(uint64_t now_us, bool all)

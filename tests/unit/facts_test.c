@@ -313,7 +313,7 @@ static void test_local_tables(void **unused)
     assert_int_equal(qr_facts_decision_next(facts, 3, &decision), -QR_E_NOT_FOUND);
     for (uint32_t i = 4; i <= 110; i++) assert_int_equal(qr_facts_decision_add(facts, &decision, 100), 0);
     assert_int_equal(qr_facts_decision_next(facts, 0, &decision), 0);
-    assert_int_equal(decision.number, 11);                                                               /* the others left the ring */
+    assert_int_equal(decision.number, 11);                                                              /* the others left the ring */
     for (uint32_t i = 0; i < 90; i++) assert_int_equal(qr_facts_decision_add(facts, &decision, 20), 0); /* it is smaller now */
     assert_int_equal(decision.number, 200);
     assert_int_equal(qr_facts_decision_next(facts, 0, &decision), 0);

@@ -268,13 +268,13 @@ static void send_page(facts_t *self, const qr_sim_log_t *log, qr_log_batch_t hea
     X(qr_u64s_t, txs)
     X(qr_u64s_t, writer_epochs)
     X(qr_u64s_t, publishers)
-    X(qr_u64s_t, publisher_epochs) X(qr_u64s_t, node_epochs) X(qr_u64s_t, sequences) X(qr_u32s_t, chunk_tokens) X(qr_u32s_t, group_counts)
-        X(qr_u32s_t, change_counts)
+    X(qr_u64s_t, publisher_epochs)
+    X(qr_u64s_t, node_epochs) X(qr_u64s_t, sequences) X(qr_u32s_t, chunk_tokens) X(qr_u32s_t, group_counts) X(qr_u32s_t, change_counts)
 #undef X
 #define X(kind, name) head.name = (kind){page.name, page.change_count};
-            X(qr_bytes_t, kinds) X(qr_bytes_t, tiers) X(qr_u32s_t, groups) X(qr_u32s_t, starts) X(qr_u32s_t, counts) X(qr_u64s_t, sizes)
+        X(qr_bytes_t, kinds) X(qr_bytes_t, tiers) X(qr_u32s_t, groups) X(qr_u32s_t, starts) X(qr_u32s_t, counts) X(qr_u64s_t, sizes)
 #undef X
-                head.fingerprints = (qr_bytes_t){page.fingerprints, 32ull * page.row_count};
+            head.fingerprints = (qr_bytes_t){page.fingerprints, 32ull * page.row_count};
     head.windows = (qr_u32s_t){page.windows, page.window_count};
     head.chains = (qr_bytes_t){page.chains, 32ull * page.change_count};
     head.digests = (qr_bytes_t){page.digests, 32ull * page.change_count};
@@ -376,10 +376,11 @@ static void judge_decisions(const qr_message_t *message, qr_outbox_t *outbox)
         if (b->kinds.data[i] != QR_DECISION_LOAD) continue;
         bool resident = b->choices.data[i] == QR_SOURCE_RESIDENT, ssd = b->choices.data[i] == QR_SOURCE_SSD;
         if (resident != (b->resident_rows.data[i] == most))
-            qr_sim_finding("request %llu: %u of %u rows were resident, and it was decided to go by %u", (unsigned long long)b->request_ids.data[i],
-                           b->resident_rows.data[i], most, b->choices.data[i]);
+            qr_sim_finding("request %llu: %u of %u rows were resident, and it was decided to go by %u",
+                           (unsigned long long)b->request_ids.data[i], b->resident_rows.data[i], most, b->choices.data[i]);
         if (ssd && b->predicted_ssd_ns.data[i] >= b->predicted_recompute_ns.data[i])
-            qr_sim_finding("request %llu was restored although computing was predicted to be faster", (unsigned long long)b->request_ids.data[i]);
+            qr_sim_finding("request %llu was restored although computing was predicted to be faster",
+                           (unsigned long long)b->request_ids.data[i]);
         if (ssd && b->outcome_rows.data[i] > b->ssd_rows.data[i])
             qr_sim_finding("request %llu: more rows were restored than are durable", (unsigned long long)b->request_ids.data[i]);
     }
