@@ -858,7 +858,7 @@ static void on_facts_page(storage_t *self, const qr_given_t *given, const qr_mes
             return;
         }
     }
-    self->sweep.named += named, self->sweep.missing += missing;
+    self->sweep.named += named, self->sweep.missing += missing, self->missing += missing;
     qr_copy(self->sweep.cursor, page->cursor.data, page->cursor.count);
     self->sweep.cursor_bytes = (uint32_t)page->cursor.count;
     if (page->cursor.count)
