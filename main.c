@@ -221,10 +221,21 @@ static bool is_durable(const boot_t *boot)
     for (size_t i = 0; i < QR_COUNT(roles); i++) all = all && node_has(boot, roles[i]);
     return all;
 }
+/* Maps the slots in which chunks are kept, as many as --ram-bytes holds; the system gives their memory as they are used. */
+static int boot_ram(boot_t *boot, qr_staging_config_t config)
+{
+    config.kept = true;
+    config.slots = qr_staging_slots_in(&config, boot->given.params.ram_bytes);
+    if (boot->given.params.ram_bytes && !config.slots)
+        fprintf(stderr, "quire: --ram-bytes %llu holds not one chunk of this model: none is kept in memory\n",
+                (unsigned long long)boot->given.params.ram_bytes);
+    if (!config.slots) return boot->given.params.ram_bytes = 0, 0;
+    return qr_staging_new(&config, &boot->given.ram) ? fail("not enough memory for chunks", "lower --ram-bytes") : 0;
+}
 /* Makes the slots that rows pass through on their way to disk. */
 static int boot_staging(boot_t *boot)
 {
-    if (!is_durable(boot)) return boot->given.params.captures = 0, 0;
+    if (!is_durable(boot)) return boot->given.params.captures = boot->given.params.ram_bytes = 0, 0;
     const qr_layout_t *layout = &boot->given.layout;
     qr_staging_config_t config = {.slots = (uint32_t)boot->given.params.staging_slots, .chunk_tokens = layout->chunk_tokens, .group_count = layout->group_count};
     for (uint32_t g = 0; g < layout->group_count; g++) {
@@ -233,7 +244,7 @@ static int boot_staging(boot_t *boot)
     }
     if (qr_staging_new(&config, &boot->given.staging)) return fail("not enough memory for the staging slots", "lower --staging-slots or --chunk-tokens");
     boot->given.activity = &boot->activity;
-    return 0;
+    return boot_ram(boot, config);
 }
 /* Rows of requests that make room are kept where transfer runs and the cpu reaches the pages. */
 static void boot_spill(boot_t *boot)
@@ -249,6 +260,7 @@ static void boot_done(boot_t *boot)
     qr_model_destroy(&boot->given.model);
     qr_device_destroy(&boot->device);
     qr_staging_destroy(&boot->given.staging);
+    qr_staging_destroy(&boot->given.ram);
     if (boot->given.store) qr_store_folder_close(&boot->folder);
     boot->given.store = NULL;
     free(boot->topology);

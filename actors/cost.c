@@ -18,11 +18,14 @@ static uint64_t row_of(const qr_cost_source_t *source, uint32_t row_bytes, uint6
     return source->samples && !QR_MUTANT(742) ? source->row_ns : qr_max_u64(row_bytes * byte_ps / 1000, 1);
 }
 
-/* Predicted ns until `most` rows stand when `rows` of them are to be had at row_ns each. */
-static uint64_t way(const qr_cost_case_t *c, uint32_t rows, uint32_t most, uint64_t once_ns, uint64_t row_ns, uint64_t recompute_row_ns)
+/* Predicted ns until `most` rows stand when the first `rows` of them are to be had, those up to in_ram from memory and the others from
+ * disk. */
+static uint64_t way(const qr_cost_case_t *c, uint32_t rows, uint32_t in_ram, const qr_cost_choice_t *x, uint64_t once_ns)
 {
+    uint32_t most = qr_max_u32(c->resident_rows, qr_max_u32(c->ram_rows, c->ssd_rows));
     if (rows <= c->resident_rows) return QR_COST_NONE;
-    return once_ns + row_ns * (rows - c->resident_rows) + recompute_row_ns * (most - rows);
+    in_ram = qr_min_u32(qr_max_u32(in_ram, c->resident_rows), rows);
+    return once_ns + x->ram_row_ns * (in_ram - c->resident_rows) + x->ssd_row_ns * (rows - in_ram) + x->recompute_row_ns * (most - rows);
 }
 
 /* CO3 */
@@ -37,7 +40,7 @@ void qr_cost_choose(const qr_policy_t *policy, qr_cost_t *cost, const qr_calibra
                     qr_cost_choice_t *ret_choice)
 {
     uint32_t most = qr_max_u32(c->resident_rows, qr_max_u32(c->ram_rows, c->ssd_rows));
-    qr_cost_choice_t x = {.ram_row_ns = row_of(&cost->ram, c->row_bytes, policy->ram_byte_ps),
+    qr_cost_choice_t x = {.ram_row_ns = row_of(QR_MUTANT(773) ? &cost->ssd : &cost->ram, c->row_bytes, policy->ram_byte_ps),
                           .ssd_row_ns = row_of(&cost->ssd, c->row_bytes, policy->restore_byte_ps),
                           .recompute_row_ns = calibration->row_samples ? calibration->row_ns : policy->recompute_row_ns,
                           .ram_samples = cost->ram.samples,
@@ -46,18 +49,18 @@ void qr_cost_choose(const qr_policy_t *policy, qr_cost_t *cost, const qr_calibra
                           .source = QR_SOURCE_RECOMPUTE,
                           .rows = c->resident_rows};
     x.recompute_ns = x.recompute_row_ns * (most - c->resident_rows);
-    x.ram_ns = way(c, c->ram_rows, most, policy->ram_ns, x.ram_row_ns, x.recompute_row_ns);
-    x.ssd_ns = way(c, c->ssd_rows, most, QR_MUTANT(743) ? 0 : policy->restore_ns, x.ssd_row_ns, x.recompute_row_ns);
+    x.ram_ns = way(c, c->ram_rows, c->ram_rows, &x, policy->ram_ns);
+    x.ssd_ns = way(c, c->ssd_rows, c->own ? 0 : c->ram_rows, &x, QR_MUTANT(743) ? 0 : policy->restore_ns);
     if (c->resident_rows == most) {
         x.source = QR_SOURCE_RESIDENT;
-    } else if (x.ram_ns != QR_COST_NONE) {
+    } else if (c->own || (x.ram_ns < x.recompute_ns && x.ram_ns <= x.ssd_ns)) {
         x.source = QR_SOURCE_RAM;
         x.rows = c->ram_rows;
     } else if (x.ssd_ns < x.recompute_ns || QR_MUTANT(481)) {
         x.source = QR_SOURCE_SSD;
         x.rows = c->ssd_rows;
-    } else {
-        declined(&cost->ssd, x.recompute_row_ns);
     }
+    if (!c->own && x.ram_ns != QR_COST_NONE && x.source == QR_SOURCE_RECOMPUTE) declined(&cost->ram, x.recompute_row_ns);
+    if (!c->own && x.source != QR_SOURCE_SSD && c->ssd_rows > x.rows) declined(&cost->ssd, x.recompute_row_ns);
     *ret_choice = x;
 }

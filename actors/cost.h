@@ -3,8 +3,9 @@
  *
  * CO1. Only integers. Until the first sample the policy's cost stands; the first sample is the value, each later one moves it by an
  *      eighth of the difference.
- * CO2. A way is chosen only if it is predicted to take less time than computing the same rows; a tie is computed. Rows that memory keeps
- * for a request that made room are nobody else's and are always taken. CO3. What a bad hour taught is forgotten: a restore that was not
+ * CO2. A way is chosen only if it is predicted to take less time than computing the same rows; a tie is computed, and of memory and disk a
+ * tie is memory's. Rows of disk that memory holds too cost what memory costs. Rows that memory keeps for a request that made room are
+ * nobody else's and are always taken; rows of disk are then all of disk. CO3. What a bad hour taught is forgotten: a restore that was not
  * chosen makes the next look a sixteenth cheaper, from no more than twice what computing costs. So it is tried again after a dozen, and
  * where it stays too slow that dozen pays for it. CO4. A choice says all it was made of: the same numbers under the same policy give it
  * again. */
@@ -30,6 +31,7 @@ typedef struct qr_cost {
 /* Up to which row a prefix stands, and is to be had from memory or disk (0: not at all); bytes of one row over all groups. */
 typedef struct qr_cost_case {
     uint32_t resident_rows, ram_rows, ssd_rows, row_bytes;
+    uint32_t own; /* 1: ram_rows are kept for this request alone; then there are such beyond the resident ones */
 } qr_cost_case_t;
 
 /* Predicted time until rows [0, the most of them) stand, by each way; QR_COST_NONE: there is none. */

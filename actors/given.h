@@ -43,6 +43,7 @@ typedef struct qr_given {
     struct qr_decoder *decoder;  /* model/decoder.h: device, weights and page pools, made at boot */
     struct qr_tokenizer *tokenizer; /* model/tokenizer.h */
     struct qr_staging *staging;  /* store/staging.h: memory between page pools and chunk files; outlives every actor */
+    struct qr_staging *ram;      /* store/staging.h: slots in which chunks are kept; NULL: there is no RAM tier here */
     struct qr_store_folder *store; /* store/folder.h: the store's folder, open and locked; NULL: nothing is durable here */
     struct qr_activity *activity; /* actors/io/activity.h: whether the device computes, for who should step aside; may be NULL */
     const void *prompt;          /* actors/io/prompt.h: what `generate` and `bench` ask */

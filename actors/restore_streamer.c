@@ -13,6 +13,9 @@
  * reusable rows, and a restore may end at any chunk. Files are leased ahead of the uploads, one upload moves while one waits, and
  * restores that are open together take turns.
  *
+ * Storage says whether a part lies in its RAM tier: then the lease is of that memory, and the upload reads no file. One that reads a file
+ * may fill a place in RAM by the way; the release says whether it did.
+ *
  * Whatever goes wrong with a part ends the restore at that part's chunk; what comes before it still goes on. A cancel, a stop and a
  * restore for which nothing was answered for restore_max_ms halt it: nothing new begins. Either way `restored` is sent when no upload of
  * the restore is under way, be it ever so late: it promises that nothing writes into its pages any more (load_ended is quiet by it). A
@@ -50,6 +53,7 @@ typedef struct restore {
     uint64_t restore_id, request_id, asker;
     uint64_t progress_us; /* when anything was last answered for it, or it came */
     uint64_t bytes, localise_us, move_us, queue_us;
+    uint64_t ram_rows, ram_us; /* of group 0, out of memory; of all groups */
     uint64_t verified;
     uint32_t open, start_rows, end_rows, first_chunk;
     uint32_t parts, stop_part;     /* in all; none from stop_part on is wanted */
@@ -66,6 +70,7 @@ typedef struct file {
     uint32_t state, generation;
     uint32_t restore, part; /* restore NONE: nobody wants it any more */
     uint8_t parent[32], chain[32], content[32], stamp[32];
+    uint32_t kept, keep; /* RAM slots + 1 of the lease: what it is of, and what its upload fills */
     uint64_t trusted;
 } file_t;
 
@@ -73,7 +78,7 @@ typedef struct restore_streamer {
     uint64_t address, epoch, storage, tokens_at, pages_at;
     uint64_t drain_asker, drain_by_us, stop_asker, stop_by_us;
     uint64_t tickets, hash_left; /* tokens that this call may still hash */
-    uint64_t restores, refused, rows, bytes, localise_us, move_us, verify_failures;
+    uint64_t restores, refused, rows, bytes, localise_us, move_us, verify_failures, ram_rows, ram_us;
     uint64_t failures[WHYS];
     uint32_t draining, turn; /* restore whose turn it is */
     uint32_t slots, tokens_max, blocks_max, group_count, page_tokens, chunk_tokens;
@@ -122,15 +127,16 @@ static uint32_t boundary_of(const restore_streamer_t *self, const restore_t *r)
 
 /* ---- files ----------------------------------------------------------------------------------------------------------------- */
 
-/* Gives a lease back; damage: what is wrong with the file, 0: nothing. */
-static void release(restore_streamer_t *self, file_t *f, uint8_t trust, uint32_t damage, qr_outbox_t *outbox)
+/* Gives a lease back; damage: what is wrong with what was leased, 0: nothing. kept: RAM has it now. */
+static void release_as(restore_streamer_t *self, file_t *f, uint8_t trust, uint8_t kept, uint32_t damage, qr_outbox_t *outbox)
 {
     f->restore = NONE;
     if (QR_MUTANT(490) && damage) f->lease = 0;
     f->state = f->lease ? RELEASING : FREE; /* 0: storage is gone, and the lease with it */
     if (!f->lease) return;
-    qr_send(outbox, self->storage, chunk_release, &(qr_chunk_release_t){.lease = f->lease, .trust = trust, .damage = damage});
+    qr_send(outbox, self->storage, chunk_release, &(qr_chunk_release_t){.lease = f->lease, .trust = trust, .damage = damage, .kept = kept});
 }
+static void release(restore_streamer_t *self, file_t *f, qr_outbox_t *outbox) { release_as(self, f, 0, 0, 0, outbox); }
 
 static bool wants(const restore_t *r, const file_t *f) { return r && !r->halted && f->part < r->stop_part; }
 
@@ -208,6 +214,8 @@ static void begin_upload(restore_streamer_t *self, file_t *f, uint64_t now_us, q
                              .tokens = {tokens_of(self, f->restore) + start, size},
                              .from_row = from,
                              .first_block = block,
+                             .kept = f->kept,
+                             .keep = f->keep,
                              .pages = {pages_of(self, f->restore) + at, block_count(self, from, start + size)}};
     memcpy(body.content.bytes, f->content, 32);
     if (!QR_MUTANT(722)) memcpy(body.stamp.bytes, f->stamp, 32);
@@ -275,7 +283,7 @@ static void settle(restore_streamer_t *self, uint32_t index, qr_outbox_t *outbox
     restore_t *r = &self->restore_table[index];
     for (uint32_t i = 0; i < QR_RESTORE_LEASES; i++) {
         file_t *f = &self->files[i];
-        if (f->state == LEASED && f->restore == index && !wants(r, f)) release(self, f, 0, 0, outbox);
+        if (f->state == LEASED && f->restore == index && !wants(r, f)) release(self, f, outbox);
     }
     if (r->moving && !(QR_MUTANT(606) && r->halted)) return;
     if (!r->halted && r->base < r->stop_part) return;
@@ -284,6 +292,7 @@ static void settle(restore_streamer_t *self, uint32_t index, qr_outbox_t *outbox
     uint32_t boundary = boundary_of(self, r), reason = r->base == r->parts ? 0 : r->reason;
     r->open = 0;
     self->rows += boundary - r->start_rows;
+    self->ram_rows += qr_min_u64(r->ram_rows, boundary - r->start_rows);
     if (reason) {
         if (!(QR_MUTANT(491) && boundary > r->start_rows)) self->failures[why(reason)]++;
         qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_restore_stopped, r->request_id, reason, boundary, r->end_rows);
@@ -294,7 +303,9 @@ static void settle(restore_streamer_t *self, uint32_t index, qr_outbox_t *outbox
                           .reason = reason,
                           .bytes = r->bytes,
                           .move_us = r->move_us,
-                          .queue_us = r->queue_us};
+                          .queue_us = r->queue_us,
+                          .ram_rows = qr_min_u64(r->ram_rows, boundary - r->start_rows),
+                          .ram_us = r->ram_us};
     if (!reason || QR_MUTANT(741)) memcpy(body.chain.bytes, r->chain, 32); /* every chunk was hashed: it is the last one's */
     qr_send(outbox, r->asker, restored, &body);
 }
@@ -430,19 +441,28 @@ static void on_leased(restore_streamer_t *self, const qr_message_t *message, qr_
     f->lease = b->lease;
     f->bytes = b->bytes;
     f->trusted = b->trusted == 1;
+    f->kept = b->kept;
+    f->keep = b->keep;
     memcpy(f->content, b->content.bytes, 32);
     memcpy(f->stamp, b->stamp.bytes, 32);
     if (reason) {
         if (r) fail_part(self, r, f->part, reason);
         f->state = FREE;
         f->restore = NONE;
-        if (b->lease) release(self, f, 0, 0, outbox);
+        if (b->lease) release(self, f, outbox);
     } else if (!wants(r, f)) {
-        if (!QR_MUTANT(608)) release(self, f, 0, 0, outbox);
+        if (!QR_MUTANT(608)) release(self, f, outbox);
         if (QR_MUTANT(608)) f->state = FREE, f->restore = NONE;
     } else {
         f->state = LEASED;
     }
+}
+
+/* Rows that a part brings to its restore; those of its other groups are the same rows. */
+static uint64_t part_rows(const restore_streamer_t *self, const restore_t *r, uint32_t part)
+{
+    uint32_t start = (r->first_chunk + part / self->group_count) * self->chunk_tokens;
+    return part % self->group_count ? 0 : start + self->chunk_tokens - qr_max_u32(start, r->start_rows);
 }
 
 /* Part is verified: bits move on with what is verified without a gap (R1). */
@@ -474,14 +494,17 @@ static void on_uploaded(restore_streamer_t *self, const qr_message_t *message, q
         r->queue_us += b->queue_us;
         if (reason) fail_part(self, r, f->part, reason);
         if (!reason) r->bytes += b->bytes;
+        if (f->kept) r->ram_us += b->move_us, self->ram_us += b->move_us;
+        if (f->kept && !reason) r->ram_rows += part_rows(self, r, f->part);
         if (!reason || QR_MUTANT(610)) verify(r, f->part);
     }
     self->move_us += b->move_us;
     if (!reason) self->bytes += b->bytes;
-    self->verify_failures += damaged;
+    self->verify_failures += damaged && !f->kept;
     if (damaged) qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_chunk_damaged, r ? r->request_id : 0, reason, f->part, f->lease);
     bool seen = !reason && !f->trusted;
-    release(self, f, seen || (QR_MUTANT(611) && !f->trusted), damaged && !QR_MUTANT(612) ? reason : 0, outbox);
+    uint8_t kept = (!reason || QR_MUTANT(772)) && f->keep;
+    release_as(self, f, seen || (QR_MUTANT(611) && !f->trusted), kept, damaged && !QR_MUTANT(612) ? reason : 0, outbox);
 }
 
 static void on_released(restore_streamer_t *self, const qr_message_t *message, qr_outbox_t *outbox)
@@ -607,11 +630,14 @@ static void on_metrics_read(const restore_streamer_t *self, const qr_message_t *
                                    METRIC_restores_cancelled_total,
                                    METRIC_restores_other_total,
                                    METRIC_restore_verify_failures_total,
-                                   METRIC_restore_localise_us_total};
+                                   METRIC_restore_localise_us_total,
+                                   METRIC_restored_ram_rows_total,
+                                   METRIC_restore_ram_us_total};
     const uint64_t *f = self->failures;
     const uint64_t values[QR_COUNT(ids)] = {
-        self->restores, open_count(self), self->rows,      self->bytes,      self->move_us, self->refused,         f[WHY_NOT_FOUND],
-        f[WHY_DAMAGED], f[WHY_IO],        f[WHY_DEADLINE], f[WHY_CANCELLED], f[WHY_OTHER],  self->verify_failures, self->localise_us};
+        self->restores,        open_count(self),  self->rows,     self->bytes,     self->move_us,    self->refused,
+        f[WHY_NOT_FOUND],      f[WHY_DAMAGED],    f[WHY_IO],      f[WHY_DEADLINE], f[WHY_CANCELLED], f[WHY_OTHER],
+        self->verify_failures, self->localise_us, self->ram_rows, self->ram_us};
     qr_send(outbox, message->from, metrics, &(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(ids)}});
 }
 

@@ -24,7 +24,8 @@
  *     count as cached. What a request is told in the end leaves out what it found and had to compute after all, placed again.
  * I10. While a lane loads (pages_load .. load_closed) no batch names it, and it is closed only afterwards: what is restored into its pages
  *     is over before they are released. A restore that stops early costs a recompute of the rest, nothing else.
- * I11. A request waits for the catalog at most LOOK_US before pages are asked for; at most QR_CATALOG_LOOKUPS lookups are open.
+ * I11. A request waits for the catalog, and for storage to say what of it lies in memory, at most LOOK_US before pages are asked for; at
+ *     most QR_CATALOG_LOOKUPS lookups are open.
  * I12. Over-commit: a lane has pages for `room` rows and asks for the next tranche two pages ahead. A lane that gets none is short: it
  * waits, no later request is admitted, and at most one later lane at a time makes room: its rows in flight become void, its request goes
  *     back to the queue with the tokens it has, under the same order. Never the first of the order; a resumed one not before it has
@@ -72,6 +73,7 @@ typedef struct request {
     uint64_t releases_seen, retry_us;  /* SHORT: ask again when a release came since, or then */
     uint64_t producer, wait_until_us;  /* WAITING */
     uint64_t lookup_id, look_until_us; /* 0 = no lookup is waited for (I11) */
+    uint64_t ram_id;                   /* 0 = no ram_find is waited for (I11) */
     uint64_t spill_id;                 /* I13: key of its rows, 0 without any; also while they are being copied */
     uint64_t ends_seen;                /* preempted: requests with a lane that had ended then */
     qr_hash_t scope;
@@ -86,11 +88,12 @@ typedef struct request {
     uint32_t token_room;
     uint32_t wait_boundary, waits, wait_over;
     uint32_t temperature_bits, top_p_bits, min_p_bits, top_k, logprobs, ignore_eos;
-    uint32_t lane;              /* NONE without one */
-    uint32_t before, after;     /* storage order; free list through `after` */
-    uint32_t durable_rows;      /* rows that durable chunks of this node hold, a chunk's end */
-    uint32_t spilled_rows;      /* I13: rows kept under spill_id, 0 until they are */
-    uint32_t preempted, unused; /* 1: it made room and has not been placed since */
+    uint32_t lane;          /* NONE without one */
+    uint32_t before, after; /* storage order; free list through `after` */
+    uint32_t durable_rows;  /* rows that durable chunks of this node hold, a chunk's end */
+    uint32_t spilled_rows;  /* I13: rows kept under spill_id, 0 until they are */
+    uint32_t preempted;     /* 1: it made room and has not been placed since */
+    uint32_t ram_rows;      /* of its prompt, from the first on, what storage last said to lie in memory */
 } request_t;
 
 typedef struct lane {
@@ -140,15 +143,16 @@ typedef struct scheduler {
     uint32_t windowed[QR_GROUPS_MAX];
     uint64_t prompt_tokens, cached_tokens, computed_tokens, uncomputed_tokens, generated_tokens;
     uint64_t batches_done, batches_failed, lanes_failed, decode_rows, prefill_rows, void_rows, asks;
-    uint64_t restore_streamer, replica; /* replica 0: nothing durable is looked for */
-    uint64_t chains_at;                 /* scratch: [chains_max] chain hashes */
+    uint64_t restore_streamer, replica, storage; /* replica 0: nothing durable is looked for; storage 0: it has no RAM tier */
+    uint64_t chains_at;                          /* scratch: [chains_max] chain hashes */
     uint64_t lookups, lookups_late, restores, restores_failed, restored_tokens;
     uint32_t lookups_open, chains_max, chunk_tokens, row_bytes;
     uint64_t preemptions, recomputed_rows;
     uint64_t transfer, spills_made, ends;
     uint32_t answer_tokens, preempting; /* learned median; lanes that make room (I12: at most 1) */
     uint32_t preempted, catalog_read;   /* the request whose lane does; 1: the replica is not asked any more when probes come */
-    uint32_t probes_out, unused;        /* bit i: the worker's probe i is at the replica */
+    uint32_t probes_out;                /* bit i: the worker's probe i is at the replica */
+    uint32_t ram_finds_open;            /* at most QR_CATALOG_LOOKUPS */
     qr_calibration_t calibration;
     qr_cost_t cost;
     qr_policy_t policy;
@@ -546,13 +550,13 @@ static void ask_pages(const call_t *call, request_t *r)
     qr_send(call->outbox, self->page_manager, pages_reserve, &ask);
 }
 
-/* Whether the catalog may still say what of the prompt is durable (I11). */
+/* Whether the catalog may still say what of the prompt is durable, and storage what of that lies in memory (I11). */
 static bool is_looking(const call_t *call, request_t *r)
 {
-    if (r->lookup_id == 0) return false;
+    if (r->lookup_id == 0 && r->ram_id == 0) return false;
     if (call->now_us < r->look_until_us) return true;
-    r->lookup_id = 0;
-    call->self->lookups_late++;
+    call->self->lookups_late += r->lookup_id != 0;
+    r->lookup_id = r->ram_id = 0; /* what is durable is taken to be on disk */
     return false;
 }
 
@@ -573,6 +577,10 @@ static void lookup_ask(const call_t *call, request_t *r)
     qr_outbox_alarm(call->outbox, r->look_until_us);
     qr_send(call->outbox, self->replica, lookup,
             (&(qr_lookup_t){.lookup_id = r->lookup_id, .fingerprint = call->given->layout.fingerprint, .chains = {chains, 32ull * count}}));
+    if (!self->storage || self->ram_finds_open == QR_CATALOG_LOOKUPS) return;
+    r->ram_id = r->lookup_id;
+    self->ram_finds_open++;
+    qr_send(call->outbox, self->storage, ram_find, (&(qr_ram_find_t){.key = r->ram_id, .chains = {chains, 32ull * count}}));
 }
 
 /* Nodes of a match, from the first on, all of whose parts stand on this node's disk. */
@@ -604,7 +612,19 @@ static void on_matches(const call_t *call, const qr_matches_t *matches)
         r->lookup_id = 0;
         uint32_t most = (r->token_count - 1) / self->chunk_tokens;
         r->durable_rows = qr_min_u32(local_depth(self, matches), most) * self->chunk_tokens;
+        if (r->durable_rows == 0) r->ram_id = 0; /* whatever lies there */
         return;
+    }
+}
+
+static void on_ram_found(scheduler_t *self, const qr_ram_found_t *found)
+{
+    self->ram_finds_open -= self->ram_finds_open > 0;
+    for (uint32_t i = 0; i < self->requests_max; i++) {
+        request_t *r = request_of(self, i);
+        if (r->state == REQUEST_FREE || r->ram_id == 0 || r->ram_id != found->key) continue;
+        r->ram_id = 0;
+        r->ram_rows = qr_min_u32(found->depth, r->token_count / self->chunk_tokens) * self->chunk_tokens;
     }
 }
 
@@ -744,9 +764,12 @@ static uint32_t decide(const call_t *call, lane_t *lane, const request_t *r, con
 {
     scheduler_t *self = call->self;
     bool loadable = rows_at_grant(self, grant) % self->page_tokens == 0;
-    qr_cost_case_t c = {.resident_rows = grant->boundary, .row_bytes = self->row_bytes};
+    bool own = r->spilled_rows > grant->boundary;
+    uint32_t tier_rows = QR_MUTANT(774) ? 0 : qr_min_u32(r->ram_rows, r->durable_rows);
+    uint32_t ram_rows = own ? r->spilled_rows : qr_max_u32(r->spilled_rows, tier_rows);
+    qr_cost_case_t c = {.resident_rows = grant->boundary, .row_bytes = self->row_bytes, .own = own};
     qr_cost_choice_t x;
-    if (loadable || r->spilled_rows <= grant->boundary) c.ram_rows = r->spilled_rows;
+    if (loadable || ram_rows <= grant->boundary) c.ram_rows = ram_rows;
     if (loadable || r->durable_rows <= grant->boundary) c.ssd_rows = r->durable_rows;
     if (!c.ram_rows && !c.ssd_rows) return QR_SOURCE_RECOMPUTE; /* nothing to decide */
     qr_cost_choose(&self->policy, &self->cost, &self->calibration, &c, &x);
@@ -788,7 +811,7 @@ static void load_start(const call_t *call, lane_t *lane, const request_t *r, con
     lane->load_start = rows_at_grant(call->self, grant);
     lane->unspills = r->spilled_rows != 0;
     lane->spill_id = r->spill_id;
-    lane->load_end = lane->unspills ? r->spilled_rows : r->durable_rows;
+    lane->load_end = lane->decision.choice == QR_SOURCE_RAM ? lane->decision.ram_rows : lane->decision.ssd_rows;
     qr_send(call->outbox, call->self->page_manager, pages_load,
             (&(qr_pages_load_t){.route = lane->route, .start_rows = lane->load_start, .end_rows = lane->load_end}));
 }
@@ -918,7 +941,10 @@ static void on_restored(const call_t *call, const qr_restored_t *restored)
         return;
     }
     qr_assert(restored->boundary >= lane->load_start && restored->boundary <= lane->load_end);
-    qr_cost_add(&self->cost.ssd, restored->boundary - lane->load_start, restored->move_us);
+    uint32_t rows = restored->boundary - lane->load_start, ram_rows = (uint32_t)qr_min_u64(restored->ram_rows, rows);
+    uint64_t ram_us = qr_min_u64(restored->ram_us, restored->move_us);
+    qr_cost_add(&self->cost.ram, ram_rows, ram_us);
+    qr_cost_add(&self->cost.ssd, rows - ram_rows, restored->move_us - ram_us);
     memcpy(lane->decision.chain, restored->chain.bytes, 32);
     decision_over(call, lane, restored->boundary, restored->reason, restored->move_us, QR_MUTANT(746) ? 0 : restored->queue_us);
     self->restores_failed += restored->boundary < lane->load_end;
@@ -979,7 +1005,7 @@ static void on_pages_granted(const call_t *call, const qr_pages_granted_t *grant
     bool fits = grant_fits(self, r, lane, grant);
     uint32_t source = fits ? decide(call, lane, r, grant) : QR_SOURCE_RECOMPUTE;
     bool loads = source == QR_SOURCE_RAM || source == QR_SOURCE_SSD;
-    if (source != QR_SOURCE_RAM) spill_forget(call, r);
+    if (source != QR_SOURCE_RAM || r->spilled_rows <= grant->boundary) spill_forget(call, r);
     r->preempted = 0;
     if (!fits || (!loads && is_over(call, rows))) {
         r->lane = NONE;
@@ -1616,6 +1642,9 @@ static void on_start(const call_t *call, const qr_message_t *message)
         else if (qr_address_role(partners->data[i]) == QR_ROLE_facts &&
                  qr_address_node(partners->data[i]) == qr_address_node(call->self->address))
             call->self->decisions.facts = partners->data[i];
+        else if (qr_address_role(partners->data[i]) == QR_ROLE_storage && call->given->params.ram_bytes &&
+                 qr_address_node(partners->data[i]) == qr_address_node(call->self->address))
+            call->self->storage = partners->data[i];
     qr_outbox_note(call->outbox, QR_LEVEL_INFO, QR_NOTE_started, 0, call->self->epoch, call->self->lanes_max, call->self->requests_max);
     qr_send(call->outbox, message->from, ready, (&(qr_ready_t){.reason = 0}));
     policy_ask(call);
@@ -1650,7 +1679,7 @@ static void end_due(const call_t *call)
             qr_outbox_alarm(call->outbox, r->deadline_us);
             if (r->state == REQUEST_WAITING && call->now_us < r->wait_until_us) qr_outbox_alarm(call->outbox, r->wait_until_us);
             if (r->state == REQUEST_SHORT && call->now_us < r->retry_us) qr_outbox_alarm(call->outbox, r->retry_us);
-            if (r->lookup_id && call->now_us < r->look_until_us) qr_outbox_alarm(call->outbox, r->look_until_us);
+            if ((r->lookup_id || r->ram_id) && call->now_us < r->look_until_us) qr_outbox_alarm(call->outbox, r->look_until_us);
             continue;
         }
         if (ends++ == ENDS_PER_CALL) {
@@ -1858,9 +1887,9 @@ static void on_link_down(const call_t *call, uint32_t node)
         if (self->probes_out >> i & 1)
             qr_send(call->outbox, self->worker, probe_done, (&(qr_probe_done_t){.probe_id = i, .reason = QR_E_BUSY}));
     self->probes_out = 0;
-    self->lookups_open = self->policy_asked = 0;
+    self->lookups_open = self->policy_asked = self->ram_finds_open = 0;
     qr_decisions_answered(&self->decisions);
-    for (uint32_t i = 0; i < self->requests_max; i++) request_of(self, i)->lookup_id = 0;
+    for (uint32_t i = 0; i < self->requests_max; i++) request_of(self, i)->lookup_id = request_of(self, i)->ram_id = 0;
 }
 
 static void scheduler_handle(void *block, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -1880,6 +1909,7 @@ static void scheduler_handle(void *block, const qr_given_t *given, const qr_mess
     case QR_MESSAGE_pages_refused: on_pages_refused(&call, &message->body.pages_refused); break;
     case QR_MESSAGE_window_pages: on_window_pages(&call, &message->body.window_pages); break;
     case QR_MESSAGE_matches: on_matches(&call, &message->body.matches); break;
+    case QR_MESSAGE_ram_found: on_ram_found(self, &message->body.ram_found); break;
     case QR_MESSAGE_pages_loading: on_pages_loading(&call, &message->body.pages_loading); break;
     case QR_MESSAGE_route_pages_named: on_route_pages_named(&call, &message->body.route_pages_named); break;
     case QR_MESSAGE_page_spilled: on_page_spilled(&call, &message->body.page_spilled); break;

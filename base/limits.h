@@ -36,6 +36,7 @@ enum {
     QR_CATALOG_LOOKUPS = 64,       /* lookups one asker may have open */
     QR_LOOKUP_NODES_MAX = 4096,    /* chain hashes one lookup looks at; the rest of a longer prompt is recomputed */
     QR_STORAGE_WRITES = 8,         /* chunk_writes waiting or under way in one storage; more: BUSY */
+    QR_RAM_SLOTS_MAX = 1 << 20,    /* chunk parts kept in memory */
     QR_STORAGE_LEASES = 256,       /* leases open in one storage; more: BUSY */
     QR_CONTINUATION_ASKS = 16,     /* questions of one kind about saved continuations that http has open; more wait there */
     QR_HOLDS_ENDING = 2 * QR_CONTINUATION_ASKS, /* holds of chunks that facts gives back at a time: drops, and saves that fail */

@@ -11,7 +11,8 @@ enum { HUGE_BYTES = 2 << 20 };
 
 static bool config_valid(const qr_staging_config_t *c)
 {
-    if (!c->slots || c->slots > QR_STAGING_SLOTS_MAX || !c->group_count || c->group_count > QR_GROUPS_MAX) return false;
+    if (!c->slots || c->slots > (c->kept ? QR_RAM_SLOTS_MAX : QR_STAGING_SLOTS_MAX) || !c->group_count || c->group_count > QR_GROUPS_MAX)
+        return false;
     if (!c->chunk_tokens || c->chunk_tokens > QR_CHUNK_TOKENS_MAX) return false;
     for (uint32_t g = 0; g < c->group_count; g++) {
         if (!c->groups[g].members || c->groups[g].members > QR_CHUNK_MEMBERS_MAX) return false;
@@ -20,24 +21,40 @@ static bool config_valid(const qr_staging_config_t *c)
     return true;
 }
 
+static uint64_t slot_bytes(const qr_staging_config_t *c)
+{
+    uint64_t most = 0;
+    for (uint32_t g = 0; g < c->group_count; g++)
+        most = qr_max_u64(most, qr_round_up((uint64_t)c->groups[g].members * c->groups[g].row_bytes * c->chunk_tokens, 4096));
+    return most;
+}
+
+uint32_t qr_staging_slots_in(const qr_staging_config_t *config, uint64_t bytes)
+{
+    uint64_t one = slot_bytes(config);
+    return one ? (uint32_t)qr_min_u64(bytes / one, QR_RAM_SLOTS_MAX) : 0;
+}
+
 int qr_staging_new(const qr_staging_config_t *config, qr_staging_t **ret_staging)
 {
     if (!config_valid(config)) return -QR_E_INVALID;
     qr_staging_t *s = calloc(1, sizeof *s);
     if (!s) return -QR_E_MEMORY;
     s->config = *config;
-    for (uint32_t g = 0; g < config->group_count; g++)
-        s->slot_bytes = qr_max_u64(s->slot_bytes, qr_round_up(qr_staging_payload_bytes(s, g, config->chunk_tokens), 4096));
+    s->slot_bytes = slot_bytes(config);
     s->mapped_bytes = qr_round_up(s->slot_bytes * config->slots, HUGE_BYTES);
     void *memory = MAP_FAILED;
-    bool fits = s->mapped_bytes <= QR_STAGING_BYTES_MAX;
-    if (fits) memory = mmap(NULL, s->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool fits = config->kept || s->mapped_bytes <= QR_STAGING_BYTES_MAX;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | (config->kept ? MAP_NORESERVE : 0);
+    if (config->kept) s->headers = calloc(config->slots, sizeof *s->headers);
+    if (fits && (s->headers || !config->kept)) memory = mmap(NULL, s->mapped_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (memory == MAP_FAILED) {
+        free(s->headers);
         free(s);
         return fits ? -QR_E_MEMORY : -QR_E_LIMIT;
     }
     (void)madvise(memory, s->mapped_bytes, MADV_HUGEPAGE); /* a wish */
-    memset(memory, 0, s->mapped_bytes);
+    if (!config->kept) memset(memory, 0, s->mapped_bytes);
     s->memory = memory;
     *ret_staging = s;
     return 0;
@@ -48,6 +65,7 @@ void qr_staging_destroy(qr_staging_t **staging)
     qr_staging_t *s = *staging;
     if (!s) return;
     (void)munmap(s->memory, s->mapped_bytes);
+    free(s->headers);
     free(s);
     *staging = NULL;
 }

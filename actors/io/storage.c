@@ -1,6 +1,7 @@
 /* storage.c - owns the chunk files of the store (store/chunk_files.h), the table of parts (storage_parts.h) and the one errand that writes.
  *
  *   checkpoint_writer -- chunk_find -->    storage  -- chunk_found -->          from the handler
+ *   scheduler         -- ram_find -->      storage  -- ram_found -->            from the handler
  *   restore_streamer  -- chunk_lease -->   storage  -- chunk_leased -->         from the handler
  *   restore_streamer  -- chunk_release --> storage  -- chunk_released -->       from the handler
  *   checkpoint_writer -- chunk_write -->   storage  -- chunk_written -->        when the file is durable, or is not going to be
@@ -29,18 +30,22 @@
  * is not here is a loss: found damaged or gone, leased in vain, or named by the catalog at the start, which is asked then. A loss stands
  * until a checkpoint_writer has withdrawn it, or until it is written again; never both: who was told its name has it, and until then others
  * may not write it. At most QR_CAPTURE_DROPS are kept; one more is found again when it is asked for, and the catalog is read on when there
- * is room.
- */
+ * is room. SO10. The RAM tier (storage_ram.h) holds parts whose file was published here; what is leased from it is memory, and its file is
+ * not looked at: it may be gone. Parts come into it with the write (copied on the errand's thread) and with the upload of a leased file
+ * (lease.fill), and are kept only when that ended well. A chunk_drop takes a part out of both; so a loss that memory still holds is
+ * withdrawn like any other, and leaves memory with its drop. */
 #include "actors/io/storage.h"
 
 #include "actors/io/duty.h"
 #include "actors/io/storage_errand.h"
 #include "actors/io/storage_holds.h"
 #include "actors/io/storage_parts.h"
+#include "actors/io/storage_ram.h"
 #include "actors/note.h"
 #include "base/chain.h"
 #include "base/error.h"
 #include "base/mutant.h"
+#include "kernels/stream.h"
 #include "store/facts.h"
 #include "store/staging.h"
 
@@ -72,9 +77,15 @@ typedef enum phase { PHASE_IDLE, PHASE_DIGEST, PHASE_WRITE } phase_t;
 
 typedef struct lease_row {
     uint64_t lease, holder; /* lease 0: free */
-    uint32_t part, reserved;
+    uint32_t part, fill;    /* fill: RAM slot + 1 that its upload fills, or 0 */
     qr_chunk_trust_t trust; /* the file as it was leased */
 } lease_row_t;
+
+/* Memory that is read; its index in a lease's handle begins where those of files end. */
+typedef struct ram_lease {
+    uint64_t lease, holder; /* lease 0: free */
+    uint32_t slot, generation;
+} ram_lease_t;
 
 typedef struct drop_ask {
     uint64_t from, key; /* from 0: free */
@@ -113,6 +124,8 @@ typedef struct storage {
         uint32_t cursor_bytes;
     } sweep;
     lease_row_t leases[QR_STORAGE_LEASES];
+    qr_ram_t ram;
+    ram_lease_t ram_leases[QR_STORAGE_LEASES];
     drop_ask_t drops[QR_CAPTURE_DROPS];
     /* the write under way: the errand's while phase is not IDLE */
     phase_t phase;
@@ -121,6 +134,7 @@ typedef struct storage {
     qr_chunk_writing_t *write;
     const uint8_t *payload;
     uint64_t payload_bytes;
+    uint32_t write_fill; /* RAM slot + 1 that takes a copy, or 0 */
     int write_status;
     /* counts */
     uint64_t hits, misses, written, failed, refused_full, refused_busy, damaged, missing, evicted, adopted, unread;
@@ -281,6 +295,7 @@ static void on_chunk_drop(storage_t *self, const qr_given_t *given, const qr_mes
     uint32_t place = qr_parts_find(&self->parts, ask->chain.bytes, ask->group), slot = 0;
     qr_chunk_dropped_t body = {.key = ask->key};
     while (slot < QR_CAPTURE_DROPS && self->drops[slot].from) slot++;
+    qr_ram_forget(&self->ram, ask->chain.bytes, ask->group); /* the catalog is not going to name it */
     if (place == QR_PART_NONE)
         body.reason = QR_E_NOT_FOUND;
     else if (slot == QR_CAPTURE_DROPS)
@@ -457,6 +472,17 @@ static void on_chunk_find(const storage_t *self, const qr_given_t *given, const 
     qr_send(outbox, message->from, chunk_found, (&(qr_chunk_found_t){.key = ask->key, .depth = depth}));
 }
 
+static void on_ram_find(const storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_ram_find_t *ask = &message->body.ram_find;
+    uint32_t depth = 0, nodes = (uint32_t)qr_min_u64(ask->chains.count / 32, QR_LOOKUP_NODES_MAX);
+    for (bool all = true; depth < nodes; depth++) {
+        for (uint32_t g = 0; g < given->layout.group_count && all; g++) all = qr_ram_has(&self->ram, ask->chains.data + 32ul * depth, g);
+        if (!all) break;
+    }
+    qr_send(outbox, message->from, ram_found, (&(qr_ram_found_t){.key = ask->key, .depth = depth}));
+}
+
 /* The place of a part whose file stands, or QR_PART_NONE. */
 static uint32_t find_standing(storage_t *self, const qr_given_t *given, const uint8_t chain[32], uint32_t group, qr_chunk_trust_t *ret_now,
                               uint32_t *ret_reason, qr_outbox_t *outbox)
@@ -477,18 +503,47 @@ static uint32_t find_standing(storage_t *self, const qr_given_t *given, const ui
     return status ? QR_PART_NONE : place;
 }
 
+/* Leases the part's memory, if it is kept. */
+static bool ram_lease(storage_t *self, const qr_message_t *message, qr_chunk_leased_t *body)
+{
+    const qr_chunk_lease_t *ask = &message->body.chunk_lease;
+    uint32_t i = 0;
+    while (i < QR_STORAGE_LEASES && self->ram_leases[i].lease) i++;
+    uint32_t slot = i < QR_STORAGE_LEASES ? qr_ram_lease(&self->ram, ask->chain.bytes, ask->group) : QR_RAM_NONE;
+    if (slot == QR_RAM_NONE) return false;
+    ram_lease_t *row = &self->ram_leases[i];
+    row->generation = row->generation == UINT32_MAX ? 1 : row->generation + 1;
+    row->lease = qr_handle(QR_STORAGE_LEASES + i, row->generation), row->holder = message->from, row->slot = slot;
+    body->lease = row->lease, body->kept = slot + 1, body->trusted = 1;
+    body->bytes = qr_chunk_file_bytes(&self->ram.memory->headers[slot]);
+    uint32_t place = find_ready(self, ask->chain.bytes, ask->group);
+    if (place == QR_PART_NONE) return true;
+    qr_part_t *part = &self->parts.parts[place];
+    memcpy(body->content.bytes, part->name.id, 32);
+    part->named = true;
+    (void)qr_parts_touch(&self->parts, place);
+    part_value(self, place);
+    return true;
+}
+
 static void on_chunk_lease(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_lease_t *ask = &message->body.chunk_lease;
     qr_chunk_leased_t body = {.key = ask->key};
+    if (ram_lease(self, message, &body)) {
+        qr_send(outbox, message->from, chunk_leased, &body);
+        return;
+    }
     qr_chunk_trust_t now;
     uint32_t place = find_standing(self, given, ask->chain.bytes, ask->group, &now, &body.reason, outbox);
     if (place != QR_PART_NONE) {
         qr_part_t *part = &self->parts.parts[place];
         body.reason = (uint32_t)-qr_chunk_files_lease(self->files, &part->name, message->from, &body.lease);
         if (!body.reason) {
+            uint32_t fill = qr_ram_reserve(&self->ram, part->chain, part->group, part->start, part->hits + 1);
+            body.keep = fill == QR_RAM_NONE ? 0 : fill + 1;
             self->leases[qr_handle_index(body.lease)] =
-                (lease_row_t){.lease = body.lease, .holder = message->from, .part = place, .trust = now};
+                (lease_row_t){.lease = body.lease, .holder = message->from, .part = place, .fill = body.keep, .trust = now};
             memcpy(body.content.bytes, part->name.id, 32);
             body.bytes = part->bytes;
             body.trusted = trust_known(part, &now);
@@ -525,10 +580,34 @@ static int lease_end(storage_t *self, uint64_t lease, qr_outbox_t *outbox)
     lease_row_t *row = &self->leases[qr_handle_index(lease)];
     uint32_t place = row->part;
     int status = qr_chunk_files_release(self->files, lease, &dropped, &name);
+    if (row->fill) qr_ram_release(&self->ram, row->fill - 1); /* nobody vouched for it */
     *row = (lease_row_t){0};
     if (dropped) part_gone(self, place, outbox);
     if (status) drops_failed(self, place, status, outbox);
     return status;
+}
+
+/* Ends a lease of memory that is open. */
+static void ram_lease_end(storage_t *self, ram_lease_t *row)
+{
+    qr_ram_release(&self->ram, row->slot);
+    row->lease = 0, row->holder = 0;
+}
+
+static void ram_release(storage_t *self, const qr_message_t *message, uint32_t index, qr_outbox_t *outbox)
+{
+    const qr_chunk_release_t *ask = &message->body.chunk_release;
+    qr_chunk_released_t body = {.lease = ask->lease, .reason = QR_E_STALE};
+    ram_lease_t *row = index < QR_STORAGE_LEASES ? &self->ram_leases[index] : NULL;
+    if (row && row->lease == ask->lease && row->holder == message->from) {
+        if (ask->damage) {
+            qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_ram_chunk_damaged, 0, ask->damage, row->slot, self->ram.damaged + 1);
+            qr_ram_damage(&self->ram, row->slot);
+        }
+        ram_lease_end(self, row);
+        body.reason = 0;
+    }
+    qr_send(outbox, message->from, chunk_released, &body);
 }
 
 static void on_chunk_release(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -537,12 +616,18 @@ static void on_chunk_release(storage_t *self, const qr_given_t *given, const qr_
     uint32_t index = qr_handle_index(ask->lease);
     qr_chunk_released_t body = {.lease = ask->lease, .reason = QR_E_STALE};
     lease_row_t row = index < QR_STORAGE_LEASES ? self->leases[index] : (lease_row_t){0};
+    if (index >= QR_STORAGE_LEASES) {
+        ram_release(self, message, index - QR_STORAGE_LEASES, outbox);
+        return;
+    }
     if (ask->lease && row.lease == ask->lease && row.holder == message->from) {
         qr_part_t *part = &self->parts.parts[row.part];
         qr_chunk_trust_t now;
         /* The file was seen whole; it counts only if it is still the one that was leased. */
         bool same = ask->trust && !ask->damage && part->state == QR_PART_READY && file_look(given, &part->name, &now) == 0;
         if (same && (memcmp(&now, &row.trust, sizeof now) == 0 || QR_MUTANT(647))) trust_keep(part, &now);
+        bool fills = row.fill && ask->kept && !ask->damage && part->state == QR_PART_READY;
+        if (fills || (QR_MUTANT(767) && row.fill)) qr_ram_keep(&self->ram, row.fill - 1), self->leases[index].fill = 0;
         if (ask->damage) part_damaged(self, row.part, ask->damage, outbox);
         body.reason = (uint32_t)-lease_end(self, ask->lease, outbox);
     }
@@ -640,8 +725,10 @@ static void write_run(void *context)
     storage_t *self = context;
     int status = 0;
     for (uint64_t at = 0; at < self->payload_bytes && !status; at += WRITE_PIECE_BYTES) {
+        size_t bytes = (size_t)qr_min_u64(WRITE_PIECE_BYTES, self->payload_bytes - at);
         uint64_t began_us = worked_us();
-        status = qr_chunk_write_put(self->write, self->payload + at, (size_t)qr_min_u64(WRITE_PIECE_BYTES, self->payload_bytes - at));
+        if (self->write_fill) qr_stream_copy(qr_staging_slot(self->ram.memory, self->write_fill - 1) + at, self->payload + at, bytes);
+        status = qr_chunk_write_put(self->write, self->payload + at, bytes);
         write_pause(self, began_us);
     }
     if (!status) status = qr_chunk_write_sync(self->write);
@@ -700,6 +787,8 @@ static void write_reserve(storage_t *self, qr_outbox_t *outbox)
     if (!status && w->void_) status = -QR_E_CANCELLED;
     if (!status) status = qr_chunk_files_write(self->files, &w->header, w->tokens, NULL, &self->write);
     if (!status) {
+        uint32_t fill = qr_ram_reserve(&self->ram, w->header.chain, w->header.group, w->header.start, 0);
+        self->write_fill = fill == QR_RAM_NONE ? 0 : fill + 1;
         self->phase = PHASE_WRITE;
         qr_errand_give(self->errand, write_run, self);
         return;
@@ -752,6 +841,13 @@ static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t 
     } else {
         note_failed(w, status, outbox);
     }
+    if (self->write_fill && !status && !w->void_) {
+        self->ram.memory->headers[self->write_fill - 1] = w->header;
+        qr_ram_keep(&self->ram, self->write_fill - 1);
+    } else if (self->write_fill) {
+        qr_ram_release(&self->ram, self->write_fill - 1);
+    }
+    self->write_fill = 0;
     if (w->void_ && !status) {
         (void)part_leave(self, place, &waits, outbox);
         status = -QR_E_CANCELLED, place = QR_PART_NONE;
@@ -797,6 +893,8 @@ static void holder_over(storage_t *self, uint64_t holder, qr_outbox_t *outbox)
         if (self->drops[i].from == holder) self->drops[i].from = 0;
     for (uint32_t i = 0; i < QR_STORAGE_LEASES; i++)
         if (self->leases[i].lease && self->leases[i].holder == holder) (void)lease_end(self, self->leases[i].lease, outbox);
+    for (uint32_t i = 0; i < QR_STORAGE_LEASES; i++)
+        if (self->ram_leases[i].lease && self->ram_leases[i].holder == holder && !QR_MUTANT(768)) ram_lease_end(self, &self->ram_leases[i]);
     for (uint32_t i = 0; i < self->write_count; i++)
         if (self->writes[i].from == holder) self->writes[i].from = 0, self->writes[i].void_ = true;
     for (uint32_t i = 0; i < HOLDERS_MAX; i++)
@@ -941,6 +1039,7 @@ static int store_open(storage_t *self, const qr_given_t *given, char *message, s
     int status = self->writes ? qr_parts_init(&self->parts, config.chunks_max) : -QR_E_MEMORY;
     self->activity = given->activity, self->transfer_duty = given->params.transfer_duty;
     if (!status) status = holds_open(self, given);
+    if (!status) status = qr_ram_init(&self->ram, given->ram);
     if (!status) status = qr_errand_new(&self->errand);
     if (!status) status = qr_chunk_files_open(given->store, &config, &adoption, &self->files, message, message_bytes);
     return status;
@@ -954,6 +1053,7 @@ static void storage_done(void *block)
     qr_parts_done(&self->parts);
     qr_holds_done(&self->holds);
     free(self->chains);
+    qr_ram_done(&self->ram);
     free(self->writes);
     self->chains = NULL, self->writes = NULL, self->write = NULL, self->write_count = 0, self->phase = PHASE_IDLE;
 }
@@ -1037,15 +1137,41 @@ static void on_metrics_read(const storage_t *self, uint64_t from, qr_outbox_t *o
                             ID_store_missing_total,
                             ID_store_evictions_total,
                             ID_store_adopted_files,
-                            ID_store_held_bytes};
-    const uint64_t values[] = {s.chunks + s.tails, s.bytes + s.reserved + s.stray,
-                               s.bytes_max,        s.leases,
-                               self->write_count,  self->hits,
-                               self->misses,       self->written,
-                               self->failed,       self->refused_full,
-                               self->refused_busy, self->damaged,
-                               self->missing,      self->evicted,
-                               self->adopted,      self->holds.count * self->held_chunk_bytes};
+                            ID_store_held_bytes,
+                            ID_ram_chunks,
+                            ID_ram_bytes,
+                            ID_ram_bytes_bound,
+                            ID_ram_hits_total,
+                            ID_ram_misses_total,
+                            ID_ram_entered_total,
+                            ID_ram_refused_total,
+                            ID_ram_evictions_total,
+                            ID_ram_verify_failures_total};
+    const uint64_t values[] = {s.chunks + s.tails,
+                               s.bytes + s.reserved + s.stray,
+                               s.bytes_max,
+                               s.leases,
+                               self->write_count,
+                               self->hits,
+                               self->misses,
+                               self->written,
+                               self->failed,
+                               self->refused_full,
+                               self->refused_busy,
+                               self->damaged,
+                               self->missing,
+                               self->evicted,
+                               self->adopted,
+                               self->holds.count * self->held_chunk_bytes,
+                               self->ram.parts.count,
+                               qr_ram_bytes(&self->ram),
+                               qr_ram_bytes_bound(&self->ram),
+                               self->ram.hits,
+                               self->ram.misses,
+                               self->ram.entered,
+                               self->ram.refused,
+                               self->ram.evictions,
+                               self->ram.damaged};
     qr_send(outbox, from, metrics, (&(qr_metrics_t){.ids = {ids, QR_COUNT(ids)}, .values = {values, QR_COUNT(values)}}));
 }
 
@@ -1054,6 +1180,7 @@ static void on_question(storage_t *self, const qr_given_t *given, const qr_messa
     holder_see(self, message, outbox);
     switch (message->type) {
     case QR_MESSAGE_chunk_find: on_chunk_find(self, given, message, outbox); break;
+    case QR_MESSAGE_ram_find: on_ram_find(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_lease: on_chunk_lease(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_release: on_chunk_release(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_write: on_chunk_write(self, given, message, outbox); break;
@@ -1082,6 +1209,7 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
     case QR_MESSAGE_link_up:
     case QR_MESSAGE_link_down: break;
     case QR_MESSAGE_chunk_find:
+    case QR_MESSAGE_ram_find:
     case QR_MESSAGE_chunk_lease:
     case QR_MESSAGE_chunk_release:
     case QR_MESSAGE_chunk_write:
@@ -1105,7 +1233,7 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
 static void storage_check(const void *block, const qr_given_t *given)
 {
     const storage_t *self = block;
-    uint32_t leases = 0;
+    uint32_t leases = 0, ram_leases = 0, fills = self->write_fill != 0;
     (void)given;
     if (!self->files || self->phase == PHASE_WRITE) return; /* the write under way is the errand's */
     qr_chunk_files_check(self->files);
@@ -1113,9 +1241,11 @@ static void storage_check(const void *block, const qr_given_t *given)
     qr_holds_check(&self->holds);
     for (uint32_t i = 0; i < QR_STORAGE_LEASES; i++) {
         if (!self->leases[i].lease) continue;
-        leases++;
+        leases++, fills += self->leases[i].fill != 0;
         qr_assert(self->parts.parts[self->leases[i].part].state != QR_PART_FREE); /* SO4 */
     }
+    for (uint32_t i = 0; i < QR_STORAGE_LEASES; i++) ram_leases += self->ram_leases[i].lease != 0;
+    qr_ram_check(&self->ram, ram_leases, fills);
     qr_chunk_files_stats_t stats;
     qr_chunk_files_stats(self->files, &stats);
     qr_assert(stats.leases == leases && stats.chunks == self->parts.count);
@@ -1139,7 +1269,8 @@ static void storage_print(const void *block, const qr_given_t *given, qr_text_t 
                 {", failed ", self->failed},
                 {", damaged ", self->damaged},
                 {", missing ", self->missing},
-                {", evicted ", self->evicted}};
+                {", evicted ", self->evicted},
+                {", in memory ", self->ram.parts.count}};
     for (size_t i = 0; i < QR_COUNT(rows); i++) {
         qr_text_put(text, rows[i].name);
         qr_text_put_u64(text, rows[i].value);

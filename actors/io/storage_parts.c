@@ -60,9 +60,9 @@ uint32_t qr_parts_find_name(const qr_parts_t *parts, const qr_chunk_name_t *name
     return at;
 }
 
-static uint64_t gain(const qr_part_t *part)
+uint64_t qr_parts_gain(uint32_t hits, uint32_t start)
 {
-    return ((uint64_t)qr_min_u32(part->hits, QR_PART_HITS_MAX) + 1) * QR_CONTEXT_MAX - part->start - 1;
+    return ((uint64_t)qr_min_u32(hits, QR_PART_HITS_MAX) + 1) * QR_CONTEXT_MAX - start - 1;
 }
 
 uint32_t qr_parts_add(qr_parts_t *parts, const qr_chunk_header_t *header, const qr_chunk_name_t *name, uint64_t bytes)
@@ -80,7 +80,7 @@ uint32_t qr_parts_add(qr_parts_t *parts, const qr_chunk_header_t *header, const 
                         .state = QR_PART_READY};
     memcpy(part->chain, header->chain, 32);
     *chain = *by_name = at;
-    part->key = parts->level + gain(part);
+    part->key = parts->level + qr_parts_gain(0, part->start);
     parts->count++;
     return at;
 }
@@ -103,7 +103,7 @@ uint64_t qr_parts_touch(qr_parts_t *parts, uint32_t place)
 {
     qr_part_t *part = &parts->parts[place];
     if (!QR_MUTANT(641)) part->hits = qr_min_u32(part->hits + 1, QR_PART_HITS_MAX);
-    return part->key = parts->level + gain(part);
+    return part->key = parts->level + qr_parts_gain(part->hits, part->start);
 }
 
 void qr_parts_leave(qr_parts_t *parts, uint32_t place)

@@ -43,6 +43,8 @@ uint32_t qr_parts_find_name(const qr_parts_t *parts, const qr_chunk_name_t *name
 /* Adds a READY part that is not there yet, with its key of a first touch; QR_PART_NONE when the table is full. */
 uint32_t qr_parts_add(qr_parts_t *parts, const qr_chunk_header_t *header, const qr_chunk_name_t *name, uint64_t bytes);
 void qr_parts_remove(qr_parts_t *parts, uint32_t place);
+/* Of PA2, for a part that was leased so many times. */
+uint64_t qr_parts_gain(uint32_t hits, uint32_t start);
 /* It was leased: its new key. */
 uint64_t qr_parts_touch(qr_parts_t *parts, uint32_t place);
 /* It leaves to make room: the level rises. */

@@ -16,8 +16,10 @@
  * asked for (chain, group), of this model, and whose tokens, parent or start are other than the message says is IDENTITY without damage.
  * M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under their key, from the answer to page_spill until
  * page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count. At most max_lanes + 1 of these moves are open,
- * and they take every other slice while others wait. Copies into pages and slots are non-temporal: they would push the weights out of the
- * cache (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
+ * and they take every other slice while others wait. M8. An upload out of a RAM slot (kept) needs no file and is held against the same
+ * header, tokens and XXH3-128, over the bytes as they are copied. One that fills a RAM slot (keep) writes it only before its answer, and
+ * leaves a valid header only with the answer 0. Copies into pages and slots are non-temporal: they would push the weights out of the cache
+ * (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
 #include "actors/io/transfer.h"
 
 #include "actors/io/duty.h"
@@ -54,6 +56,8 @@ typedef struct upload {
     span_t span; /* start: the first row that is copied */
     int file;
     qr_chunk_reader_t *reader;
+    uint32_t kept, keep;   /* RAM slot + 1 it comes from, and that it fills; 0: none */
+    qr_chunk_fast_t *fast; /* of what comes from RAM */
     EVP_MD_CTX *sha;
     uint64_t at; /* bytes of payload done */
 } upload_t;
@@ -168,6 +172,7 @@ static void scatter(const transfer_t *self, const qr_given_t *given, const span_
 static void upload_close(upload_t *u)
 {
     qr_chunk_reader_close(&u->reader);
+    qr_chunk_fast_destroy(&u->fast);
     EVP_MD_CTX_free(u->sha);
     if (u->file >= 0) (void)close(u->file);
     u->from = 0, u->sha = NULL, u->file = -1, u->opened = false;
@@ -206,6 +211,14 @@ static bool want_fill(const transfer_t *self, const qr_given_t *given, const qr_
     return qr_chunk_header_valid(want) && ask->from_row >= ask->start;
 }
 
+/* Whether the RAM slots of the message are there and hold such a payload. */
+static bool ram_valid(const qr_given_t *given, const qr_chunk_header_t *want, const qr_page_upload_t *ask)
+{
+    const qr_staging_t *ram = given->ram;
+    return ram && ask->kept <= ram->config.slots && ask->keep <= ram->config.slots && !(ask->kept && ask->keep) &&
+           qr_chunk_payload_bytes(want) <= ram->slot_bytes;
+}
+
 static void on_page_upload(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_page_upload_t *ask = &message->body.page_upload;
@@ -214,7 +227,8 @@ static void on_page_upload(transfer_t *self, const qr_given_t *given, const qr_m
     uint32_t reason = want_fill(self, given, ask, &want) ? 0 : QR_E_INVALID;
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS && !u; i++)
         if (!self->uploads[i].from) u = &self->uploads[i];
-    if (!reason && !given->store) reason = QR_E_NOT_FOUND;
+    if (!reason && (ask->kept || ask->keep) && !ram_valid(given, &want, ask)) reason = QR_E_INVALID;
+    if (!reason && !ask->kept && !given->store) reason = QR_E_NOT_FOUND;
     if (!reason && !u) reason = QR_E_BUSY;
     if (!reason) reason = span_fill(self, ask->group, ask->from_row, want.start + want.count, ask->first_block, ask->pages, &u->span);
     if (reason) {
@@ -224,7 +238,8 @@ static void on_page_upload(transfer_t *self, const qr_given_t *given, const qr_m
         return;
     }
     u->from = message->from, u->key = ask->key, u->turn = ++self->turns, u->asked_us = clock_us(self);
-    u->whole = ask->whole != 0, u->content = ask->content, u->stamp = ask->stamp, u->want = want, u->at = 0;
+    u->kept = ask->kept, u->keep = ask->keep;
+    u->whole = ask->whole != 0 && !ask->kept, u->content = ask->content, u->stamp = ask->stamp, u->want = want, u->at = 0;
     qr_copy(u->tokens, ask->tokens.data, ask->tokens.count * sizeof(uint32_t));
 }
 
@@ -271,12 +286,24 @@ static bool stamp_fits(const upload_t *u)
     return memcmp(&u->stamp, &unknown, sizeof unknown) == 0 || memcmp(&u->stamp, &now, sizeof now) == 0 || QR_MUTANT(721);
 }
 
+/* Holds what RAM says it keeps against what was asked for. */
+static uint32_t ram_open(upload_t *u, const qr_given_t *given, bool *ret_damage)
+{
+    qr_chunk_reason_t why = qr_chunk_header_match(&given->ram->headers[u->kept - 1], u->tokens, &u->want, u->tokens);
+    *ret_damage = why != QR_CHUNK_INTACT && !QR_MUTANT(769);
+    if (*ret_damage) return reason_of(why);
+    if (!(u->fast = qr_chunk_fast_new())) return QR_E_MEMORY;
+    qr_chunk_fast_add(u->fast, u->tokens, 4ul * u->want.count);
+    return 0;
+}
+
 /* Opens the file and holds it against what was asked for. 0, or the reason and whether the file is to blame. */
 static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_damage)
 {
     char path[QR_CHUNK_PATH_BYTES];
     qr_chunk_name_t name = {0};
     qr_chunk_reason_t why = QR_CHUNK_INTACT;
+    if (u->kept) return ram_open(u, given, ret_damage);
     memcpy(name.id, u->content.bytes, 32);
     qr_chunk_name_path(&name, path);
     u->file = openat(given->store->fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
@@ -302,14 +329,19 @@ static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_dama
 }
 
 /* Everything was read: does it agree? */
-static uint32_t upload_end(upload_t *u)
+static uint32_t upload_end(upload_t *u, const qr_given_t *given)
 {
     uint8_t id[32];
+    if (u->kept) {
+        qr_chunk_fast_end(u->fast, id);
+        return memcmp(id, given->ram->headers[u->kept - 1].digest, 16) == 0 || QR_MUTANT(770) ? 0 : QR_E_DIGEST;
+    }
     int status = qr_chunk_reader_end(u->reader);
     if (status && !QR_MUTANT(634)) return reason_of(qr_chunk_reader_reason(u->reader));
-    if (!u->whole) return 0;
-    if (EVP_DigestFinal_ex(u->sha, id, NULL) != 1) return QR_E_MEMORY;
-    return memcmp(id, u->content.bytes, 32) == 0 || QR_MUTANT(635) ? 0 : QR_E_DIGEST;
+    if (u->whole && EVP_DigestFinal_ex(u->sha, id, NULL) != 1) return QR_E_MEMORY;
+    if (u->whole && memcmp(id, u->content.bytes, 32) != 0 && !QR_MUTANT(635)) return QR_E_DIGEST;
+    if (u->keep) given->ram->headers[u->keep - 1] = *qr_chunk_reader_header(u->reader);
+    return 0;
 }
 
 /* Reads, digests and copies one piece. */
@@ -319,12 +351,15 @@ static uint32_t upload_piece(transfer_t *self, const qr_given_t *given, upload_t
     uint64_t bytes = qr_min_u64(most, payload - u->at), cursor = u->at, end = u->at + bytes;
     qr_chunk_extent_t extent;
     uint64_t began_us = clock_us(self), read_us, verified_us;
-    if (qr_chunk_reader_read(u->reader, self->buffer, (size_t)bytes)) return reason_of(qr_chunk_reader_reason(u->reader));
+    const uint8_t *from = u->kept ? qr_staging_slot(given->ram, u->kept - 1) + u->at : self->buffer;
+    if (!u->kept && qr_chunk_reader_read(u->reader, self->buffer, (size_t)bytes)) return reason_of(qr_chunk_reader_reason(u->reader));
     read_us = clock_us(self);
+    if (u->kept) qr_chunk_fast_add(u->fast, from, (size_t)bytes);
+    if (u->keep && !QR_MUTANT(771)) qr_stream_copy(qr_staging_slot(given->ram, u->keep - 1) + u->at, from, (size_t)bytes);
     if (u->whole && EVP_DigestUpdate(u->sha, self->buffer, (size_t)bytes) != 1) return QR_E_MEMORY;
     verified_us = clock_us(self);
     while (qr_chunk_extent_next(&u->want, &cursor, end, &extent))
-        scatter(self, given, &u->span, extent.member, u->want.start + extent.token, extent.count, self->buffer + (extent.offset - u->at));
+        scatter(self, given, &u->span, extent.member, u->want.start + extent.token, extent.count, from + (extent.offset - u->at));
     u->at = end;
     self->read_us += read_us - began_us, self->verify_us += verified_us - read_us, self->copy_us += clock_us(self) - verified_us;
     return 0;
@@ -348,7 +383,7 @@ static void upload_advance(transfer_t *self, const qr_given_t *given, upload_t *
         reason = upload_piece(self, given, u);
     } while (!reason && u->at < payload && clock_us(self) < until_us);
     if (!reason && u->at < payload) return;
-    if (!reason) reason = upload_end(u);
+    if (!reason) reason = upload_end(u, given);
     upload_answer(self, u, reason, reason && reason != QR_E_MEMORY, outbox);
 }
 
@@ -828,7 +863,7 @@ static void transfer_check(const void *block, const qr_given_t *given)
     const transfer_t *self = block;
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) {
         const upload_t *u = &self->uploads[i];
-        qr_assert(u->from || (!u->reader && !u->sha && u->file < 0));
+        qr_assert(u->from || (!u->reader && !u->fast && !u->sha && u->file < 0));
         for (uint32_t k = 0; u->from && k < u->span.page_count; k++) {
             uint32_t index = qr_handle_index(u->span.pages[k]);
             qr_assert(!generation_before(qr_handle_generation(u->span.pages[k]), self->floors[u->span.group][index])); /* M3 */

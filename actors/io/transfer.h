@@ -1,7 +1,8 @@
 /* transfer.h - moves rows between chunk files, staging slots and page pools, and vouches for what it put into pages. io actor, on a host
  * thread of its own. Partners: restore_streamer (page_upload), checkpoint_writer (page_download), scheduler (page_spill,
  * page_unspill, spill_drop), page_manager (fence). Needs given->decoder with memory that the host reaches (cpu device); for files
- * given->staging and given->store; for spills params.over_commit and spill_bytes; given->activity if it should step aside for batches. */
+ * given->staging and given->store, for the RAM tier given->ram; for spills params.over_commit and spill_bytes; given->activity if it should
+ * step aside for batches. */
 #ifndef QR_TRANSFER_H
 #define QR_TRANSFER_H
 

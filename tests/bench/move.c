@@ -1,7 +1,8 @@
-/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store qr_model qr_messages cmocka */
+/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_ram qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store qr_model qr_messages cmocka */
 /* move.c - what it takes to restore 2,048 tokens of a SmolLM2-135M shape (30 layers, 2 slabs, rows of 384 bytes: 23,040 bytes a token) out
  * of chunk files in the page cache, through storage and transfer and their encoded messages: as a trusted file, and as one opened for the
- * first time since boot. Beside it, in the same run, a plain and a non-temporal copy of as many bytes. usage: bench_move [--tiny | rounds [tokens]]
+ * first time since boot, and the same out of the RAM tier. Beside it, in the same run, a plain and a non-temporal copy of as many bytes.
+ * usage: bench_move [--tiny | rounds [tokens]]
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,22 +44,27 @@ static void must(bool fine, const char *what)
     exit(1);
 }
 
+static uint32_t out_of_ram; /* parts of the last restore */
 static double restore(moves_t *m, uint32_t parts, bool whole)
 {
     qr_message_t answer;
     uint64_t pages[CHUNK / 16];
     double began = now_ms();
+    out_of_ram = 0;
     for (uint32_t p = 0; p < parts; p++) {
         must(moves_ask(m, QR_ROLE_restore_streamer, QR_ROLE_storage, QR_MESSAGE_chunk_lease,
                        &(qr_chunk_lease_t){.key = p, .chain = chains[p]}, &answer) &&
                  !answer.body.chunk_leased.reason,
              "no lease");
         qr_chunk_leased_t leased = answer.body.chunk_leased;
+        out_of_ram += leased.kept != 0;
         for (uint32_t i = 0; i < CHUNK / 16; i++) pages[i] = qr_handle(16 + (p * 16 + i) * 7 % (parts * 16), 1); /* scattered */
         qr_page_upload_t ask = {.key = p,
                                 .content = leased.content,
                                 .bytes = leased.bytes,
                                 .whole = whole,
+                                .kept = leased.kept,
+                                .keep = leased.keep,
                                 .parent = parents[p],
                                 .chain = chains[p],
                                 .start = p * CHUNK,
@@ -69,8 +75,8 @@ static double restore(moves_t *m, uint32_t parts, bool whole)
         must(moves_ask(m, QR_ROLE_restore_streamer, QR_ROLE_transfer, QR_MESSAGE_page_upload, &ask, &answer) &&
                  !answer.body.page_uploaded.reason,
              "an upload failed");
-        must(moves_ask(m, QR_ROLE_restore_streamer, QR_ROLE_storage, QR_MESSAGE_chunk_release, &(qr_chunk_release_t){.lease = leased.lease},
-                       &answer),
+        must(moves_ask(m, QR_ROLE_restore_streamer, QR_ROLE_storage, QR_MESSAGE_chunk_release,
+                       &(qr_chunk_release_t){.lease = leased.lease, .kept = leased.keep != 0}, &answer),
              "no release");
     }
     return now_ms() - began;
@@ -111,6 +117,16 @@ int main(int argc, char **argv)
     report("restore, trusted (XXH3-128)", ms, rounds, bytes);
     for (uint32_t r = 0; r < rounds; r++) ms[r] = restore(m, parts, true);
     report("restore, first open since boot (and SHA-256)", ms, rounds, bytes);
+    qr_staging_config_t kept = m->given->staging->config;
+    kept.kept = true, kept.slots = parts;
+    moves_halt(m, false);
+    must(qr_staging_new(&kept, &m->given->ram) == 0, "not enough memory for the RAM tier");
+    moves_boot(m, 2);
+    ms[0] = restore(m, parts, true);
+    report("restore that also fills RAM, first open", ms, 1, bytes);
+    for (uint32_t r = 0; r < rounds; r++) ms[r] = restore(m, parts, false);
+    must(out_of_ram == parts, "not everything lies in RAM");
+    report("restore out of RAM (XXH3-128)", ms, rounds, bytes);
     for (uint32_t r = 0; r < rounds; r++) {
         double began = now_ms();
         memcpy(to, from, bytes);

@@ -25,6 +25,7 @@ typedef struct moves_config {
     uint32_t page_tokens, chunk_tokens, pages, layers, window, dim, slots; /* window: of layer 1; 0: one group */
     uint64_t store_bytes, store_files;
     uint64_t spill_bytes;             /* 0: requests are not preempted */
+    uint32_t ram_slots;               /* parts kept in memory; 0: none */
     const char *path;                 /* of a store that is there already; NULL: a new one, which destroy removes */
     bool in_memory;                   /* a new one where a sync costs nothing, if there is such a place */
     const qr_actor_class_t *streamer; /* NULL: the test speaks as restore_streamer too */
@@ -335,6 +336,8 @@ static inline moves_t *moves_new(const moves_config_t *config)
         staging.groups[g].row_bytes = qr_decoder_row_bytes(m->given->decoder);
     }
     assert_int_equal(qr_staging_new(&staging, &m->given->staging), 0);
+    staging.kept = true, staging.slots = config->ram_slots;
+    if (config->ram_slots) assert_int_equal(qr_staging_new(&staging, &m->given->ram), 0);
     const char *base = config->in_memory && access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : getenv("TMPDIR");
     (void)snprintf(m->path, sizeof m->path, "%s/quire-moves-XXXXXX", base && strlen(base) < 32 ? base : "/tmp");
     if (config->path)
@@ -355,6 +358,7 @@ static inline void moves_destroy(moves_t *m)
     if (!m->config.path) moves_tree(m->path, true, &bytes, &files);
     if (!m->config.path) (void)rmdir(m->path);
     qr_staging_destroy(&m->given->staging);
+    qr_staging_destroy(&m->given->ram);
     qr_decoder_destroy(&m->given->decoder);
     qr_model_destroy(&m->model);
     qr_device_destroy(&m->device);

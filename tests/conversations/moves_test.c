@@ -1,4 +1,4 @@
-/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
+/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_ram qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
 /* storage and transfer over real files and page pools: the chunk conversation at every page and chunk size, with and without windows; what
  * a damaged file, an old generation or a fence may do; room, leases, trust, restarts. */
 #include <setjmp.h>
@@ -1617,6 +1617,213 @@ static void test_at_the_bound_what_is_here_is_no_write(void **state)
     moves_destroy(m);
 }
 
+/* ---- the RAM tier ----------------------------------------------------------------------------------------------------------------- */
+
+static const moves_config_t ram_two = {.page_tokens = 16, .chunk_tokens = 32, .pages = 12, .layers = 2, .ram_slots = 2};
+
+/* Loads a part as it was leased; the rows must be right if it says so. */
+static qr_page_uploaded_t load_as(chain_t *c, uint32_t part, const qr_chunk_leased_t *leased)
+{
+    qr_message_t answer;
+    moves_fill(c->m, 0, part * c->chunk, c->chunk, first_block(c, part), c->targets, 99);
+    MOVES_SAY(c->m, restore_streamer, transfer, page_upload, .key = part, .content = leased->content, .bytes = leased->bytes,
+              .whole = !leased->trusted, .parent = c->parents[part], .chain = c->chains[part], .start = part * c->chunk,
+              .tokens = {c->tokens + part * c->chunk, c->chunk}, .from_row = part * c->chunk, .first_block = first_block(c, part),
+              .pages = {c->targets, c->blocks}, .kept = leased->kept, .keep = leased->keep);
+    assert_true(moves_late(c->m, QR_ROLE_restore_streamer, QR_MESSAGE_page_uploaded, &answer));
+    if (answer.body.page_uploaded.reason == 0)
+        assert_true(moves_holds(c->m, 0, part * c->chunk, c->chunk, first_block(c, part), c->targets, 7));
+    return answer.body.page_uploaded;
+}
+static void release_kept(chain_t *c, uint64_t handle, uint8_t kept)
+{
+    qr_message_t answer;
+    MOVES_ASK(c->m, restore_streamer, storage, chunk_release, &answer, .lease = handle, .kept = kept);
+    assert_int_equal(answer.body.chunk_released.reason, 0);
+}
+/* Leases a part, loads it and lets go; says how it was leased. */
+static qr_chunk_leased_t restore_part(chain_t *c, uint32_t part)
+{
+    qr_chunk_leased_t leased = lease(c, part);
+    if (leased.reason) return leased;
+    assert_int_equal(load_as(c, part, &leased).reason, 0);
+    release_kept(c, leased.lease, leased.keep != 0);
+    return leased;
+}
+static uint32_t ram_depth(chain_t *c)
+{
+    qr_message_t answer;
+    MOVES_ASK(c->m, scheduler, storage, ram_find, &answer, .key = 4, .chains = {(const uint8_t *)c->chains, sizeof c->chains});
+    assert_int_equal(answer.body.ram_found.key, 4);
+    return answer.body.ram_found.depth;
+}
+static uint64_t ram_metric(chain_t *c, uint32_t id) { return metric(c->m, QR_ROLE_storage, id); }
+
+/* What was captured lies in memory, and comes back without its file. */
+static void test_ram_needs_no_file(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&ram_two);
+    chain_t *c = chain_new(m, 1);
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(save(c, 1).reason, 0);
+    assert_int_equal(ram_depth(c), 2);
+    assert_int_equal(ram_metric(c, ID_ram_bytes), 2 * m->given->ram->slot_bytes);
+    for (uint32_t p = 0; p < 2; p++) moves_spoil(m, c->contents[p], p); /* one damaged, one gone */
+    for (uint32_t p = 0; p < 2; p++) {
+        qr_chunk_leased_t leased = restore_part(c, p);
+        assert_int_equal(leased.reason, 0);
+        assert_int_not_equal(leased.kept, 0);
+        assert_int_equal(leased.bytes, c->bytes);
+    }
+    assert_int_equal(ram_metric(c, ID_ram_hits_total), 2);
+    assert_int_equal(ram_metric(c, ID_ram_misses_total) + ram_metric(c, ID_store_hits_total) + ram_metric(c, ID_store_missing_total), 0);
+    /* Once it is noticed that a file is gone, its part is withdrawn like any other. */
+    qr_hash_t named[PARTS];
+    assert_int_equal(losses(c, named), 0);
+    qr_chunk_leased_t held = lease(c, 1);
+    assert_int_equal(release(c, held.lease, 0, QR_E_DIGEST), 0); /* memory fails too */
+    assert_int_equal(lease(c, 1).reason, QR_E_NOT_FOUND);
+    assert_int_equal(losses(c, named), 1);
+    assert_memory_equal(named[0].bytes, c->chains[1].bytes, 32);
+    assert_int_equal(drop(c, 1), QR_E_NOT_FOUND);
+    assert_int_equal(losses(c, named), 0);
+    assert_int_equal(ram_depth(c), 1);
+    assert_int_equal(drop(c, 0), 0);
+    assert_int_equal(ram_depth(c), 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* A bit that fell over in memory, and a slot that holds another part: refused, counted, and the file is used instead. */
+static void test_ram_is_checked_when_it_is_read(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&ram_two);
+    chain_t *c = chain_new(m, 1);
+    for (uint32_t p = 0; p < 2; p++) assert_int_equal(save(c, p).reason, 0);
+    for (uint32_t p = 0; p < 2; p++) {
+        qr_chunk_leased_t leased = lease(c, p);
+        assert_int_not_equal(leased.kept, 0);
+        qr_chunk_header_t *header = &m->given->ram->headers[leased.kept - 1], was = *header;
+        if (p == 0) qr_staging_slot(m->given->ram, leased.kept - 1)[77] ^= 4;
+        if (p == 1) memset(header->parent, 5, 32);
+        qr_page_uploaded_t uploaded = load_as(c, p, &leased);
+        assert_int_equal(uploaded.reason, p ? QR_E_IDENTITY : QR_E_DIGEST);
+        assert_int_equal(uploaded.damage, 1);
+        *header = was;
+        assert_int_equal(release(c, leased.lease, 0, uploaded.reason), 0);
+        leased = restore_part(c, p);
+        assert_int_equal(leased.reason + leased.kept, 0); /* the file is fine, and fills the place again */
+        assert_int_not_equal(leased.keep, 0);
+        assert_int_not_equal(restore_part(c, p).kept, 0);
+    }
+    assert_int_equal(ram_metric(c, ID_ram_verify_failures_total), 2);
+    assert_int_equal(ram_metric(c, ID_store_damaged_total), 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* A part that is read from its file enters once it was verified, not before and not without. */
+static void test_ram_is_filled_from_files(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&ram_two);
+    chain_t *c = chain_new(m, 1);
+    assert_int_equal(save(c, 0).reason, 0);
+    moves_halt(m, true);
+    moves_boot(m, 2);
+    assert_int_equal(ram_depth(c), 0); /* it ended with the actor */
+    qr_chunk_leased_t first = lease(c, 0), second = lease(c, 0);
+    assert_int_not_equal(first.keep, 0);
+    assert_int_equal(first.kept + second.kept + second.keep, 0); /* it is being filled: read by nobody, filled by nobody else */
+    assert_int_equal(load_as(c, 0, &first).reason, 0);
+    release_kept(c, first.lease, 0); /* as if it had not ended well */
+    release_kept(c, second.lease, 0);
+    assert_int_equal(ram_metric(c, ID_ram_chunks), 0);
+    assert_int_not_equal(restore_part(c, 0).keep, 0);
+    assert_int_not_equal(restore_part(c, 0).kept, 0);
+    assert_int_equal(ram_metric(c, ID_ram_entered_total), 1);
+    qr_message_t answer;
+    MOVES_ASK(m, restore_streamer, transfer, page_upload, &answer, .parent = c->parents[0], .chain = c->chains[0],
+              .tokens = {c->tokens, c->chunk}, .pages = {c->targets, c->blocks}, .keep = 3);
+    assert_int_equal(answer.body.page_uploaded.reason, QR_E_INVALID); /* there is no such slot */
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* The bound holds whatever comes; the later part of a chain stays out, until the earlier ones are asked for no more; who reads keeps. */
+static void test_ram_leaves_by_value(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&ram_two);
+    chain_t *c = chain_new(m, 1);
+    for (uint32_t p = 0; p < 3; p++) assert_int_equal(save(c, p).reason, 0);
+    assert_int_equal(ram_depth(c), 2); /* without the first two the third is of no use */
+    assert_int_equal(ram_metric(c, ID_ram_refused_total), 1);
+    qr_chunk_leased_t held[2] = {lease(c, 0), lease(c, 1)};
+    for (uint32_t i = 0; i < 40; i++) assert_int_equal(restore_part(c, 2).keep, 0); /* all of it is read */
+    for (uint32_t p = 0; p < 2; p++) {
+        assert_int_equal(load_as(c, p, &held[p]).reason, 0);
+        release_kept(c, held[p].lease, 0);
+    }
+    assert_int_not_equal(restore_part(c, 2).keep, 0); /* asked for most by now */
+    assert_int_equal(ram_depth(c), 1);                /* part 1 left, not part 0 */
+    assert_int_equal(ram_metric(c, ID_ram_evictions_total), 1);
+    /* Fame fades: others are asked for, and come in. */
+    uint32_t tries = 0;
+    for (uint32_t i = 0; i < 20; i++) assert_int_not_equal(restore_part(c, 0).kept, 0);
+    assert_int_equal(save(c, 3).reason, 0);
+    while (tries < 500 && !restore_part(c, 3).kept) tries++;
+    assert_in_range(tries, 2, 200);
+    assert_true(ram_metric(c, ID_ram_bytes) <= ram_metric(c, ID_ram_bytes_bound));
+    assert_int_equal(ram_metric(c, ID_ram_bytes_bound), 2 * m->given->ram->slot_bytes);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* Another prompt's first chunk is worth more than the second one of a prompt that nobody asked for again. */
+static void test_ram_takes_another_chain(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&ram_two);
+    chain_t *c = chain_new(m, 1), *other = chain_new(m, 2);
+    for (uint32_t p = 0; p < 2; p++) assert_int_equal(save(c, p).reason, 0);
+    assert_int_equal(save(other, 0).reason, 0);
+    assert_int_equal(ram_depth(c) + ram_depth(other), 2);
+    assert_int_not_equal(restore_part(c, 0).kept + restore_part(other, 0).kept, 0);
+    chain_destroy(&c);
+    chain_destroy(&other);
+    moves_destroy(m);
+}
+
+/* What the catalog will not name any more leaves memory too, with its last reader; and so does a reader whose epoch ended. */
+static void test_ram_of_what_is_dropped(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&ram_two);
+    chain_t *c = chain_new(m, 1);
+    for (uint32_t p = 0; p < 2; p++) assert_int_equal(save(c, p).reason, 0);
+    qr_chunk_leased_t leased = lease(c, 0);
+    assert_int_equal(drop(c, 0), 0);
+    assert_int_equal(drop(c, 1), 0);
+    assert_int_equal(lease(c, 0).reason, QR_E_NOT_FOUND);
+    assert_int_equal(lease(c, 1).reason, QR_E_NOT_FOUND);
+    assert_int_equal(ram_metric(c, ID_ram_chunks), 1);
+    assert_int_equal(load_as(c, 0, &leased).reason, 0);
+    release_kept(c, leased.lease, 0);
+    assert_int_equal(ram_metric(c, ID_ram_chunks), 0);
+    assert_int_equal(release(c, leased.lease, 0, 0), QR_E_STALE);
+    assert_int_equal(save(c, 0).reason, 0);
+    leased = lease(c, 0);
+    assert_int_not_equal(leased.kept, 0);
+    pump_find(&m->pump, at_role(QR_ROLE_restore_streamer))->epoch = 2;
+    assert_int_equal(release(c, leased.lease, 0, 0), QR_E_STALE);
+    assert_int_equal(ram_depth(c), 1);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1664,6 +1871,12 @@ int main(void)
         cmocka_unit_test(test_an_error_while_reading),
         cmocka_unit_test(test_leases_are_answered_while_a_file_is_synced),
         cmocka_unit_test(test_a_write_under_way_at_the_end),
+        cmocka_unit_test(test_ram_needs_no_file),
+        cmocka_unit_test(test_ram_is_checked_when_it_is_read),
+        cmocka_unit_test(test_ram_is_filled_from_files),
+        cmocka_unit_test(test_ram_leaves_by_value),
+        cmocka_unit_test(test_ram_takes_another_chain),
+        cmocka_unit_test(test_ram_of_what_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static const rule_t rules[] = {
     {"actors/io/transfer",
      {"base/", "messages/", ACTOR_HEADERS, "actors/io/transfer", "actors/io/activity.h", "actors/io/duty.h", "kernels/stream.h", "model/decoder.h",
       "store/chunk", "store/folder.h", "store/staging.h", "openssl/", "libc"}},
-    {"actors/io/storage", {"base/", "messages/", ACTOR_HEADERS, "actors/io/storage", "actors/io/activity.h", "actors/io/duty.h", "store/", "curl/", "openssl/", "libc"}},
+    {"actors/io/storage", {"base/", "messages/", ACTOR_HEADERS, "actors/io/storage", "actors/io/activity.h", "actors/io/duty.h", "store/", "curl/", "openssl/", "kernels/stream.h", "libc"}},
     {"actors/io/facts", {"base/", "messages/", ACTOR_HEADERS, "actors/io/facts", "actors/catalog_batch.h", "store/continuations.h", "store/facts.h", "store/log.h", "libc"}},
     {"actors/io/text", {"base/", "messages/", ACTOR_HEADERS, "actors/io/text", "model/tokenizer.h", "model/template.h", "libc"}},
     {"actors/io/http", {"base/", "messages/", ACTOR_HEADERS, "actors/io/http", "actors/io/keys.", "actors/io/recall.", "model/model.h", "microhttpd.h", "jansson.h", "libc"}},

@@ -132,7 +132,9 @@ class Store:
             self.folder.cleanup()
 
     def serve(self, *options, **more):
-        return Server("--store", self.path, *options, model=self.model or TINY, **more)
+        """Without a RAM tier unless it is asked for: what is tested here are files."""
+        ram = [] if "--ram-bytes" in options else ["--ram-bytes", 0]
+        return Server("--store", self.path, *ram, *options, model=self.model or TINY, **more)
 
     def kill(self, server):
         server.process.kill()
@@ -309,6 +311,86 @@ class Together(unittest.TestCase):
                     self.assertGreaterEqual(server.metrics()["quire_restored_tokens_total"], (turn + 1) * 8 * (2 * CHUNK - 1))
                     server.drop_cache()
                 self.assertEqual(server.stop(), 0)
+
+
+class Ram(unittest.TestCase):
+    """The RAM tier: what was captured or read comes back out of memory, with the bits of a cold run, whatever happened to its file."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.asks = [greedy(ids(5 * CHUNK + 9, 70 + i)) for i in range(3)]
+        cls.wanted = cold(cls.asks, *SMALL)
+
+    def again(self, server, i):
+        """Asks again when every page is free; returns by how much the counts grew."""
+        server.drop_cache()
+        before = quiet(server)
+        self.assertEqual(said(server.complete(**self.asks[i])), (self.wanted[i], 5 * CHUNK))
+        after = quiet(server)
+        return {name: after[name] - before[name] for name in after if name in before}
+
+    def first(self, server, i):
+        rows = server.metrics()["quire_captured_rows_total"]
+        self.assertEqual(said(server.complete(**self.asks[i])), (self.wanted[i], 0))
+        rows_durable(server, rows + 5 * CHUNK)
+
+    def test_what_was_captured_needs_no_file(self):
+        with Store() as store, store.serve(*SLOW, "--ram-bytes", 64 << 20) as server:
+            self.first(server, 0)
+            for path in store.files().values():
+                os.unlink(path)
+            grown = self.again(server, 0)
+            self.assertEqual(grown["quire_ram_hits_total"], 5)
+            self.assertEqual(grown["quire_restored_ram_rows_total"], 5 * CHUNK)
+            self.assertEqual(grown["quire_store_hits_total"] + grown["quire_ram_misses_total"], 0)
+            self.assertEqual(grown["quire_decisions_ram_total"] + grown["quire_decisions_ssd_total"], 1)
+            self.assertEqual(server.stop(), 0)
+            d = catalog(store, "query", "decisions")[-1]
+            replays(self, d, {p["version"]: p for p in catalog(store, "query", "policies")})
+            self.assertEqual((d["outcome"]["rows"], d["outcome"]["reason"]), (5 * CHUNK, ""))
+            if d["ram"]:  # null: storage was too busy to say so in time (scheduler I11), and what is durable is taken to be on disk
+                self.assertEqual((d["choice"], d["ram"]["rows"]), ("ram", 5 * CHUNK))
+
+    def test_what_was_read_from_files_is_kept(self):
+        with Store() as store:
+            with store.serve(*SLOW) as server:
+                self.first(server, 0)
+                self.assertEqual(self.again(server, 0)["quire_store_hits_total"], 5)
+                m = server.metrics()
+                self.assertEqual([v for k, v in m.items() if k.startswith("quire_ram_")], [0] * sum(k.startswith("quire_ram_") for k in m))
+                store.kill(server)
+            with store.serve(*SLOW, "--ram-bytes", 64 << 20) as server:
+                grown = self.again(server, 0)
+                self.assertEqual((grown["quire_store_hits_total"], grown["quire_ram_misses_total"], grown["quire_ram_entered_total"]), (5, 5, 5))
+                for path in store.files().values():
+                    bit_flip(path, None, random.Random(1))
+                grown = self.again(server, 0)
+                self.assertEqual((grown["quire_store_hits_total"], grown["quire_ram_hits_total"]), (0, 5))
+                self.assertEqual(server.stop(), 0)
+
+    def test_the_bound_holds_and_files_do_the_rest(self):
+        with Store() as store:
+            with store.serve(*SLOW, "--ram-bytes", 64 << 20) as server:
+                self.first(server, 0)
+                m = quiet(server)
+                one = m["quire_ram_bytes"] / m["quire_ram_chunks"]
+                store.kill(server)
+            with store.serve(*SLOW, "--ram-bytes", int(2.5 * one)) as server:
+                for turn in range(2):
+                    for i in range(3):
+                        if turn or i == 0:
+                            self.again(server, i)
+                        else:
+                            self.first(server, i)
+                        m = server.metrics()
+                        self.assertEqual(m["quire_ram_bytes_bound"], 2 * one)
+                        self.assertLessEqual(m["quire_ram_bytes"], 2 * one)
+                self.assertGreater(m["quire_ram_refused_total"] + m["quire_ram_evictions_total"], 0)
+                self.assertGreater(m["quire_store_hits_total"], 0)
+                self.assertEqual(server.stop(), 0)
+            with store.serve(*SLOW, "--ram-bytes", 1) as server:
+                self.assertIn("holds not one chunk", server.text())
+                self.assertEqual(self.again(server, 0)["quire_store_hits_total"], 5)
 
 
 class Damage(unittest.TestCase):
@@ -951,20 +1033,24 @@ def catalog(store, *words, status=0):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def replays(test, d, policies):
+    """The decision again, from its own numbers and those of its policy (actors/cost.h); of rows that no request had for itself."""
+    p, rest, resident, ways = policies[d["policy"]], d["recompute"]["row_ns"], d["resident_rows"], {"recompute": d["recompute"]["ns"]}
+    test.assertEqual(d["recompute"]["ns"], (d["rows"] - resident) * rest)
+    for way, once in (("ssd", p["restore_ns"]), ("ram", p["ram_ns"])):
+        if d[way]:
+            rows, in_ram = d[way]["rows"], min(max(d["ram"]["rows"], resident), d[way]["rows"]) if d["ram"] else resident
+            took = (in_ram - resident) * d["ram"]["row_ns"] if d["ram"] else 0
+            took += (rows - in_ram) * d["ssd"]["row_ns"] if rows > in_ram else 0
+            test.assertEqual(d[way]["ns"], once + took + (d["rows"] - rows) * rest)
+            ways[way] = d[way]["ns"]
+    again = "resident" if resident == d["rows"] else min(ways, key=lambda way: (ways[way], ["recompute", "ram", "ssd"].index(way)))
+    test.assertEqual(d["choice"], again)
+    test.assertEqual(d["predicted_ns"], 0 if again == "resident" else d[again]["ns"])
+
+
 class Decisions(unittest.TestCase):
     """P6: what was chosen, by which numbers, and what came of it."""
-
-    def replays(self, d, policies):
-        """The decision again, from its own numbers and those of its policy (actors/cost.h)."""
-        p, rest, resident = policies[d["policy"]], d["recompute"]["row_ns"], d["resident_rows"]
-        self.assertEqual(d["recompute"]["ns"], (d["rows"] - resident) * rest)
-        for way, once in (("ram", p["ram_ns"]), ("ssd", p["restore_ns"])):
-            if d[way]:
-                rows = d[way]["rows"]
-                self.assertEqual(d[way]["ns"], once + (rows - resident) * d[way]["row_ns"] + (d["rows"] - rows) * rest)
-        again = "resident" if resident == d["rows"] else "ram" if d["ram"] else "ssd" if d["ssd"] and d["ssd"]["ns"] < d["recompute"]["ns"] else "recompute"
-        self.assertEqual(d["choice"], again)
-        self.assertEqual(d["predicted_ns"], 0 if again == "resident" else d[again]["ns"])
 
     def test_a_warm_restart_says_why_it_restored_and_what_came_of_it(self):
         ask = greedy(ids(CHUNK * 6 + 5, 70))
@@ -993,7 +1079,7 @@ class Decisions(unittest.TestCase):
             restored, resident = catalog(store, "query", "decisions")
             for d in (restored, resident):
                 self.assertEqual(d["policy"], 2)
-                self.replays(d, policies)
+                replays(self, d, policies)
             self.assertEqual((restored["choice"], resident["choice"]), ("ssd", "resident"))
             self.assertEqual((restored["ssd"]["rows"], restored["ssd"]["samples"], restored["recompute"]["row_ns"]), (CHUNK * 6, 0, 5000000))
             out = restored["outcome"]

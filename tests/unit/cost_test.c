@@ -11,7 +11,7 @@ static const qr_policy_t policy = {7, 1000000, 1000, 20000, 250, 1000000};
 static qr_cost_choice_t choose(qr_cost_t *cost, const qr_calibration_t *calibration, uint32_t resident, uint32_t ram, uint32_t ssd,
                                uint32_t bytes)
 {
-    const qr_cost_case_t c = {resident, ram, ssd, bytes};
+    const qr_cost_case_t c = {resident, ram, ssd, bytes, 0};
     qr_cost_choice_t choice;
     qr_cost_choose(&policy, cost, calibration, &c, &choice);
     return choice;
@@ -76,7 +76,9 @@ static void test_every_way_to_the_same_rows(void **state)
     (void)state;
     qr_cost_t cost = {.ram = {100, 3}, .ssd = {1000, 5}};
     qr_calibration_t calibration = {.row_ns = 50000, .row_samples = 9};
-    qr_cost_choice_t x = choose(&cost, &calibration, 10, 60, 100, 64);
+    const qr_cost_case_t own = {10, 60, 100, 64, 1};
+    qr_cost_choice_t x;
+    qr_cost_choose(&policy, &cost, &calibration, &own, &x);
     assert_int_equal(x.ram_ns, 20000 + 50 * 100 + 40 * 50000);
     assert_int_equal(x.ssd_ns, 1000000 + 90 * 1000);
     assert_int_equal(x.recompute_ns, 90 * 50000);
@@ -92,13 +94,36 @@ static void test_every_way_to_the_same_rows(void **state)
     assert_int_equal(x.rows, 100);
 }
 
+/* What memory and disk both have costs what memory costs; each is measured for itself. */
+static void test_memory_and_disk_together(void **state)
+{
+    (void)state;
+    qr_cost_t cost = {.ram = {100, 3}, .ssd = {100000, 5}};
+    qr_calibration_t calibration = {.row_ns = 50000, .row_samples = 9};
+    qr_cost_choice_t x = choose(&cost, &calibration, 10, 60, 100, 64);
+    assert_int_equal(x.ram_ns, 20000 + 50 * 100 + 40 * 50000);
+    assert_int_equal(x.ssd_ns, 1000000 + 50 * 100 + 40 * 100000);
+    assert_int_equal(x.source, QR_SOURCE_RAM); /* the rest is computed: disk is slower */
+    assert_int_equal(x.rows, 60);
+    assert_int_equal(cost.ssd.row_ns, 100000 - 100000 / 16); /* and was not chosen for it */
+    cost.ssd.row_ns = 1000;
+    x = choose(&cost, &calibration, 10, 60, 100, 64);
+    assert_int_equal(x.source, QR_SOURCE_SSD);
+    assert_int_equal(x.rows, 100);
+    assert_int_equal(choose(&cost, &calibration, 10, 100, 100, 64).source, QR_SOURCE_RAM);
+    assert_int_equal(choose(&cost, &calibration, 10, 10, 100, 64).source, QR_SOURCE_SSD);
+    cost.ram.row_ns = cost.ssd.row_ns = 400000; /* memory, too, is forgotten */
+    assert_int_equal(choose(&cost, &calibration, 10, 60, 100, 64).source, QR_SOURCE_RECOMPUTE);
+    assert_int_equal(cost.ram.row_ns, 100000 - 100000 / 16);
+    assert_int_equal(cost.ssd.row_ns, 100000 - 100000 / 16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_policy_until_the_first_sample),
-        cmocka_unit_test(test_restore_pays_only_if_it_is_faster),
-        cmocka_unit_test(test_what_was_slow_once_is_tried_again),
-        cmocka_unit_test(test_every_way_to_the_same_rows),
+        cmocka_unit_test(test_the_policy_until_the_first_sample), cmocka_unit_test(test_restore_pays_only_if_it_is_faster),
+        cmocka_unit_test(test_what_was_slow_once_is_tried_again), cmocka_unit_test(test_every_way_to_the_same_rows),
+        cmocka_unit_test(test_memory_and_disk_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -309,6 +309,37 @@ static void test_a_wrong_question_is_no_damage_and_damage_without_a_reason_no_su
     assert_int_equal(metric(METRIC_restore_verify_failures_total), 1);
 }
 
+static void test_what_lies_in_memory(void **unused)
+{
+    (void)unused;
+    uint64_t keys[16];
+    ask(1, 4, 24);
+    assert_int_equal(keys_asked(keys), 3);
+    SAY(stand, storage(), chunk_leased, .key = keys[0], .lease = 1, .bytes = 10, .trusted = 1, .kept = 9);
+    assert_int_equal(HEARD(stand, page_upload)->kept, 9);
+    assert_int_equal(HEARD(stand, page_upload)->keep, 0);
+    uploaded(keys[0]);
+    assert_int_equal(HEARD(stand, chunk_release)->kept, 0);
+    SAY(stand, storage(), chunk_leased, .key = keys[1], .lease = 2, .bytes = 10, .trusted = 1, .keep = 5);
+    assert_int_equal(HEARD(stand, page_upload)->keep, 5);
+    uploaded(keys[1]);
+    assert_int_equal(HEARD(stand, chunk_release)->kept, 1); /* it is there now */
+    SAY(stand, storage(), chunk_leased, .key = keys[2], .lease = 3, .bytes = 10, .trusted = 1, .keep = 6);
+    not_uploaded(keys[2], QR_E_IO, 0);
+    assert_int_equal(HEARD(stand, chunk_release)->kept, 0);
+    assert_int_equal(HEARD(stand, restored)->ram_rows, 4); /* rows 4 to 7 */
+    assert_int_equal(HEARD(stand, restored)->ram_us, 10);
+    assert_int_equal(HEARD(stand, restored)->move_us, 20);
+    expect_restored(1, 16, QR_E_IO);
+    assert_int_equal(metric(METRIC_restored_ram_rows_total), 4);
+    ask(2, 0, 8);
+    assert_int_equal(keys_asked(keys), 1);
+    SAY(stand, storage(), chunk_leased, .key = keys[0], .lease = 4, .bytes = 10, .trusted = 1, .kept = 9);
+    not_uploaded(keys[0], QR_E_DIGEST, 1);
+    assert_int_equal(HEARD(stand, chunk_release)->damage, QR_E_DIGEST);
+    assert_int_equal(metric(METRIC_restore_verify_failures_total), 0); /* of files; storage counts those of memory */
+}
+
 static void test_a_file_that_was_not_seen_whole_is(void **unused)
 {
     (void)unused;
@@ -904,6 +935,7 @@ int main(void)
         TEST_TWO(test_a_boundary_needs_every_group),
         TEST(test_what_goes_wrong_ends_it_there),
         TEST(test_a_wrong_question_is_no_damage_and_damage_without_a_reason_no_success),
+        TEST(test_what_lies_in_memory),
         TEST(test_a_file_that_was_not_seen_whole_is),
         TEST(test_PI_05_a_partial_chunk_and_other_refusals),
         TEST(test_PM_05_a_cancel_during_an_upload),

@@ -853,6 +853,38 @@ static void test_a_copy_is_dropped_when_the_load_went_beyond_it(void **state)
     }
 }
 
+/* Of prompts that are durable alike, what lies in memory is brought back and the rest computed, once files were slow. */
+static void test_memory_is_another_source_than_files(void **state)
+{
+    (void)state;
+    const uint64_t storage = qr_address(1, 0, QR_ROLE_storage, 0);
+    for (uint32_t in_ram = 0; in_ram < 3; in_ram++) {
+        fixture_t f = set_up_store();
+        SAY(f.s, MESH, start, .epoch = 1, .seed = 1, .partners = COLUMN64(REPLICA, storage));
+        submit(&f, 5, 10, 20, 3);
+        const qr_ram_find_t *look = HEARD(f.s, ram_find);
+        uint64_t lookup_id = HEARD(f.s, lookup)->lookup_id;
+        assert_int_equal(look->chains.count, 64);
+        SAY(f.s, storage, ram_found, .key = look->key, .depth = in_ram);
+        match(&f, lookup_id, 2, 2);
+        grant(&f, 5, 0);
+        uint64_t lane = open_lane(&f);
+        SAY(f.s, PAGES, pages_loading, .route = f.route, .pages = COLUMN64(1, 2, 3, 4));
+        SAY(f.s, STREAMER, restored, .restore_id = lane, .boundary = 16, .move_us = 16000000, .ram_rows = 8, .ram_us = 8);
+        SAY(f.s, PAGES, load_closed, .route = f.route, .boundary = 16); /* a row: 1 us out of memory, 2 s out of a file */
+        submit(&f, 6, 50, 20, 3);
+        lookup_id = HEARD(f.s, lookup)->lookup_id;
+        uint64_t key = HEARD(f.s, ram_find)->key;
+        match(&f, lookup_id, 2, 2);
+        assert_int_equal(HEARD_COUNT(f.s, pages_reserve), 0); /* both are waited for */
+        SAY(f.s, storage, ram_found, .key = key, .depth = in_ram);
+        grant(&f, 6, 0);
+        assert_int_equal(HEARD_COUNT(f.s, pages_load), in_ram != 0);
+        if (in_ram) assert_int_equal(HEARD(f.s, pages_load)->end_rows, 8 * in_ram);
+        tear_down(&f);
+    }
+}
+
 static void test_the_catalog_is_waited_for_a_moment_only(void **state)
 {
     (void)state;
@@ -1684,6 +1716,7 @@ int main(void)
         cmocka_unit_test(test_a_cancelled_load_is_over_before_its_pages_are_released),
         cmocka_unit_test(test_a_copy_is_dropped_when_the_load_went_beyond_it),
         cmocka_unit_test(test_the_catalog_is_waited_for_a_moment_only),
+        cmocka_unit_test(test_memory_is_another_source_than_files),
         cmocka_unit_test(test_what_other_nodes_have_is_not_restored_here),
         cmocka_unit_test(test_the_switch_counts_what_the_restore_left),
         cmocka_unit_test(test_an_answer_grows_by_tranches_and_waits_when_short),

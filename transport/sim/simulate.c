@@ -430,6 +430,7 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
         given->params.store[0] = '/';
         given->params.captures = QR_CAPTURES_MAX;
     }
+    given->params.ram_bytes = 0; /* the fake storage has no RAM tier: it leases files only, so every restore reads its disk */
     given->params.over_commit = plan->over_commit;
     given->params.spill_bytes = plan->over_commit ? (uint64_t)plan->spill_pages * plan->page_tokens * 8 : 0;
     if (plan->over_commit) {

@@ -556,6 +556,7 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
     case QR_MESSAGE_metrics_read: qr_send(outbox, message->from, metrics, (&(qr_metrics_t){0})); break;
     case QR_MESSAGE_alarm: on_time(&call); break;
     case QR_MESSAGE_chunk_find: on_find(&call); break;
+    case QR_MESSAGE_ram_find: qr_send(outbox, message->from, ram_found, (&(qr_ram_found_t){.key = message->body.ram_find.key})); break;
     case QR_MESSAGE_chunk_lease: on_lease(&call); break;
     case QR_MESSAGE_chunk_release: on_release(&call); break;
     case QR_MESSAGE_chunk_write: on_write(&call); break;

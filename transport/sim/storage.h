@@ -8,7 +8,8 @@
  * G3. A file is deleted only when the catalog's log does not say any more that it stands here, and after its last lease.
  * G4. Silent damage happens to leased and unleased files alike; whoever was told so by transfer tells storage.
  * G5. The files of a disk never hold more than bytes_max.
- * G6. In the end the log says of no file that was found damaged that it stands there. */
+ * G6. In the end the log says of no file that was found damaged that it stands there.
+ * No RAM tier: a lease is always of a file (kept 0, keep 0); the tier is tested on the real storage and transfer (tests/conversations). */
 #ifndef QR_SIM_STORAGE_H
 #define QR_SIM_STORAGE_H
 
