@@ -3,16 +3,23 @@
 # finding. First every named test must pass with no defect on.
 #   tests/mutants/run.sh             all of them
 #   tests/mutants/run.sh --quick N   N of them, chosen by the commit id
+#   tests/mutants/run.sh --only A-B  those with these numbers
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 quick=0
 if [ "${1:-}" = --quick ]; then quick=$2; shift 2; fi
+only=
+if [ "${1:-}" = --only ]; then only=$2; shift 2; fi
 folder=${1:-build-mutants}
 cmake -S . -B "$folder" -DQR_MUTANTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null || exit 1
 rows=$(cat tests/mutants/*.def | sed -nE 's/^MUTANT\(([0-9]+), *"(.*)", *"([^"]+)"\)$/\1|\3|\2/p' | sort -n)
 [ -n "$rows" ] || { echo "mutants: no rows in tests/mutants/*.def"; exit 1; }
 repeated=$(cut -d'|' -f1 <<<"$rows" | uniq -d)
 [ -z "$repeated" ] || { echo "mutants: numbers used twice: $repeated"; exit 1; }
+if [ -n "$only" ]; then
+  rows=$(awk -F'|' -v from="${only%-*}" -v to="${only#*-}" '$1 >= from && $1 <= to' <<<"$rows")
+  [ -n "$rows" ] || { echo "mutants: no row has a number of $only"; exit 1; }
+fi
 if [ "$quick" -gt 0 ]; then
   commit=$(git rev-parse HEAD 2>/dev/null || echo none)
   rows=$(while IFS= read -r row; do printf '%s %s\n' "$(printf '%s %s' "$commit" "${row%%|*}" | sha256sum | cut -c1-12)" "$row"; done <<<"$rows" |
