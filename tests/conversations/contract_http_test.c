@@ -381,7 +381,7 @@ static void test_http_and_its_twin(void **state)
 static void ask_more(twin_t *t)
 {
     const uint64_t partners[] = {FACTS, PAGES, WORKER};
-    const uint64_t sources[] = {GATEWAY, qr_address(1, 0, QR_ROLE_router, 0), PAGES, WORKER};
+    const uint64_t sources[] = {GATEWAY, qr_address(1, 0, QR_ROLE_router, 0), FACTS, PAGES, WORKER};
     prepare();
     workload.requests = 0;
     workload.probe_us = 1000;
@@ -398,7 +398,7 @@ static void ask_more(twin_t *t)
     if (!t->real) t->stand->outbox.alarm_us = t->stand->now_us + 1;
     for (uint32_t round = 0; round < 2; round++) {
         if (t->real) get(t, "/metrics");
-        until(t, 8 + 4 * round);
+        until(t, 9 + 5 * round);
         for (uint32_t i = 0; i < QR_COUNT(sources); i++) TELL(t, sources[i], metrics, .ids = {0});
         leave(t);
     }
