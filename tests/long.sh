@@ -85,7 +85,7 @@ full() { # durable state of the real program, with the full counts
   for name in "$@"; do names+=("test_durable.$name"); done
   QUIRE_FULL=1 program "${names[@]}"
 }
-D3() { full Restart Settings TwoNodes && python3 tests/bench/restart.py $folder/quire "$QUIRE_MODEL" && $folder/bench_move; } # answers after kill -9, and by other pages, tiles, threads
+D3() { full Restart Settings TwoNodes && python3 tests/bench/restart.py $folder/quire "$QUIRE_MODEL" && $folder/bench_move 5 2048; } # answers after kill -9, and by other pages, tiles, threads
 D4() { $folder/test_fault_table_test --full && full Damage Lost Disk; } # whatever is done to the files: no wrong token
 D5() { full Kill; }                         # kill -9 and graceful stops while chunks are captured
 D6() { full Bound; }                        # ten minutes at the store's bound

@@ -57,7 +57,7 @@ typedef struct group {
     uint64_t batches, failed, released, step_us;
     place_t *places;
     uint32_t place_count, place_capacity;
-    uint64_t metrics[64];
+    uint64_t metrics[512];
     qr_cache_dropped_t dropped;
     uint32_t routes_open;
     void (*batch_seen)(struct group *group, const fake_batch_t *batch);
@@ -307,7 +307,10 @@ static inline void fake_outside(pump_t *pump, void *context, const qr_message_t 
     group_t *g = context;
     (void)pump;
     if (m->type == QR_MESSAGE_metrics)
-        for (uint64_t i = 0; i < m->body.metrics.ids.count; i++) g->metrics[m->body.metrics.ids.data[i]] = m->body.metrics.values.data[i];
+        for (uint64_t i = 0; i < m->body.metrics.ids.count; i++) {
+            assert_true(m->body.metrics.ids.data[i] < QR_COUNT(g->metrics));
+            g->metrics[m->body.metrics.ids.data[i]] = m->body.metrics.values.data[i];
+        }
     if (m->type == QR_MESSAGE_cache_dropped) g->dropped = m->body.cache_dropped;
 }
 
