@@ -11,7 +11,9 @@ from quire_program import QUIRE, run
 
 class Simulate(unittest.TestCase):
     def started(self, *words):
-        return subprocess.Popen([QUIRE, "simulate", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        """Also where this test runs in the background, whose processes ignore SIGINT."""
+        return subprocess.Popen([QUIRE, "simulate", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
     def test_S1_a_run_without_an_end_tells_its_sum_when_it_is_stopped(self):
         for number in (signal.SIGINT, signal.SIGTERM):
