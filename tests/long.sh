@@ -43,7 +43,7 @@ S4() { tests -R '^(decoder|cpu|opencl_model)_test$' && tests/program/matrix.sh $
 S5() { $folder/test_page_model_test --full && program test_clients; }
 S6() { program test_mesh; }
 S7() { tests/house/cases.sh; }
-S8() { tests/bench/peer/run.sh $folder 5 && $folder/bench_step && $folder/bench_host && $folder/bench_codec && program test_latency; }
+S8() { tests/bench/peer/run.sh $folder 5 && $folder/bench_step && $folder/bench_host && $folder/bench_codec && QUIRE_FULL=1 program test_latency; }
 S9() {
   sanitized build-asan -DCMAKE_C_COMPILER=gcc -DQR_SANITIZE=address,undefined || return 1
   (cd build-asan && UBSAN_OPTIONS=halt_on_error=1 ctest --no-tests=error -j "$jobs" --timeout 900) | tail -4 || return 1
