@@ -74,6 +74,7 @@ typedef struct client {
     uint32_t source_count, probing, reading[SOURCES];
     uint64_t again_at_us, next_drop_us; /* K10: not before; of cache drops while clients ask */
     uint32_t again_asked, again_open;
+    uint32_t was_ready, unused; /* 1: a probe was answered without a reason */
     uint64_t probe_id, probe_asked_us, next_probe_us, next_read_us, drain_asker, drain_by_us;
     talk_t talks[TALKS];
     ask_t asks[ASKS];
@@ -618,8 +619,8 @@ static void on_probe_done(client_t *self, const qr_given_t *given, const qr_prob
     self->answers.probes++;
     if (work_of(given)->faults) return;
     if (took_us > PROBE_MOST_US) qr_sim_finding("a probe took %llu us", (unsigned long long)took_us);
-    if (b->reason && self->answers.finished)
-        qr_sim_finding("a probe was answered %s although requests are served", qr_error_name((int)b->reason));
+    if (b->reason && self->was_ready) qr_sim_finding("a probe was answered %s after one that was ready", qr_error_name((int)b->reason));
+    if (!b->reason) self->was_ready = 1; /* until then the catalog is read; requests are served meanwhile */
 }
 
 /* What http asks beside its requests. */
