@@ -1062,6 +1062,7 @@ static void test_drain_and_stop(void **state)
 static bool stop_refuses_all(void)
 {
     static const char *const asks[] = {"GET /healthz", "GET /readyz", "GET /metrics", "POST /admin/cache/drop"};
+    static const char health[] = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
     int fds[QR_COUNT(asks)], status = 200;
     stand_t *s = stand_new(4096);
     s->given.params.stream_bytes = 65536;
@@ -1074,7 +1075,7 @@ static bool stop_refuses_all(void)
     stand_set(s, stopping, true);
     while (status == 200) { /* until it has heard of it */
         char some[1024] = "";
-        if (!client_send(first, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 36)) break;
+        if (!client_send(first, health, strlen(health))) break;
         if (recv(first, some, sizeof some - 1, 0) <= 0 || sscanf(some, "HTTP/1.1 %d", &status) != 1) break;
     }
     bool soon = status == 503;

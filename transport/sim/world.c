@@ -1042,8 +1042,8 @@ static void unit_begin(qr_world_t *world, event_t event)
         bool ends = cell->actor->role == QR_ROLE_catalog_writer || cell->actor->role == QR_ROLE_catalog_replica;
         if (!ends && link->session[side])
             tell_cell(world, cell, link->nodes[!side], true);
-        else if (ends && link->session[side])
-            side_down(world, link, side, 0);
+        else if (ends && link->session[side]) /* before anything else arrives: it would be taken for what the new one is told */
+            on_down(world, (event_t){.index = i * 2 + side, .serial = link->session[side]});
         else if (ends && link->connecting) /* half made: what was sent over it already is lost too */
             session_end(world, link, 1, 20000);
     }
