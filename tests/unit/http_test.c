@@ -771,9 +771,13 @@ static void test_SD_03(void **state)
     reply_t r = client_get(s, "/readyz");
     assert_true(r.took_us > 900000);
     assert_error(r, 503, "", NULL);
-    r = client_get(s, "/readyz");
-    assert_true(r.took_us < 800000);
-    assert_error(r, 503, "", NULL);
+    uint64_t least_us = UINT64_MAX; /* of several: a busy machine may be slow at any one */
+    for (int i = 0; i < 20 && least_us >= 100000; i++) {
+        r = client_get(s, "/readyz");
+        least_us = r.took_us < least_us ? r.took_us : least_us;
+        assert_error(r, 503, "", NULL);
+    }
+    assert_true(least_us < 100000);
     r = client_get(s, "/healthz"); /* this process itself answers */
     assert_int_equal(r.status, 200);
     free(r.bytes);
