@@ -3,12 +3,12 @@
  *
  * CO1. Only integers. Until the first sample the policy's cost stands; the first sample is the value, each later one moves it by an
  *      eighth of the difference.
- * CO2. A way is chosen only if it is predicted to take less time than computing the same rows; a tie is computed, and of memory and disk a
- * tie is memory's. Rows of disk that memory holds too cost what memory costs. Rows that memory keeps for a request that made room are
- * nobody else's and are always taken; rows of disk are then all of disk. CO3. What a bad hour taught is forgotten: a restore that was not
- * chosen makes the next look a sixteenth cheaper, from no more than twice what computing costs. So it is tried again after a dozen, and
- * where it stays too slow that dozen pays for it. CO4. A choice says all it was made of: the same numbers under the same policy give it
- * again. */
+ * CO2. A way is chosen only if it is predicted to take less time than computing the same rows; a tie is computed, and of memory and
+ *      disk a tie is memory's. Rows of disk that memory holds too cost what memory costs. Rows that memory keeps for a request that
+ *      made room are nobody else's and are always taken; rows of disk are then all of disk.
+ * CO3. What a bad hour taught is forgotten: a restore that was not chosen makes the next look a sixteenth cheaper, from no more than
+ *      twice what computing costs. So it is tried again after a dozen, and where it stays too slow that dozen pays for it.
+ * CO4. A choice says all it was made of: the same numbers under the same policy give it again. */
 #ifndef QR_COST_H
 #define QR_COST_H
 

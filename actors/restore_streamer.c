@@ -23,13 +23,15 @@
  *
  * At the bounds: a restore beyond max_lanes is refused BUSY; a file beyond QR_RESTORE_LEASES waits for one that is released.
  *
- * R1. Parts [0, base) are verified, and those whose bit is set in `verified` (bit i: part base + i; bit 0 is clear). The boundary is the
- * end of the last chunk of which all groups are below base. R2. An unverified part of [base, next_part) has exactly one file, unless the
- * restore wants no more of it. R3. A file is FREE, ASKED (lease), LEASED, MOVING (upload) or RELEASING; the lease is held from LEASED on
- * and released once. At most QR_RESTORE_UPLOADS move; none waits LEASED while fewer do, or when nobody wants it. R4. stop_part and parts
- * are multiples of the groups: a chunk is wanted whole or not at all. A restore has a reason exactly when it is halted or stop_part <
- * parts. R5. An open restore moves something, or wants something and is not halted. R6. `restored` was sent exactly when the restore is not
- * open: none of its uploads is under way then. */
+ * R1. Parts [0, base) are verified, and those whose bit is set in `verified` (bit i: part base + i; bit 0 is clear). The boundary is
+ *     the end of the last chunk of which all groups are below base.
+ * R2. An unverified part of [base, next_part) has exactly one file, unless the restore wants no more of it.
+ * R3. A file is FREE, ASKED (lease), LEASED, MOVING (upload) or RELEASING; the lease is held from LEASED on and released once. At most
+ *     QR_RESTORE_UPLOADS move; none waits LEASED while fewer do, or when nobody wants it.
+ * R4. stop_part and parts are multiples of the groups: a chunk is wanted whole or not at all. A restore has a reason exactly when it is
+ *     halted or stop_part < parts.
+ * R5. An open restore moves something, or wants something and is not halted.
+ * R6. `restored` was sent exactly when the restore is not open: none of its uploads is under way then. */
 #include "actors/restore_streamer.h"
 
 #include "actors/note.h"

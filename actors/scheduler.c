@@ -27,14 +27,16 @@
  * I11. A request waits for the catalog, and for storage to say what of it lies in memory, at most LOOK_US before pages are asked for; at
  *     most QR_CATALOG_LOOKUPS lookups are open.
  * I12. Over-commit: a lane has pages for `room` rows and asks for the next tranche two pages ahead. A lane that gets none is short: it
- * waits, no later request is admitted, and at most one later lane at a time makes room: its rows in flight become void, its request goes
- *     back to the queue with the tokens it has, under the same order. Never the first of the order; a resumed one not before it has
- *     produced preempt_quantum tokens, unless it is short itself. It is asked for again only when a request has ended since, or nothing
- * else has a lane: its pages were needed, and only an end gives pages back for good. I13. Spills: before a preempted lane is closed, and
- * when no batch in flight names it, its rows are copied into transfer's memory under a key of their own (at most one copy at a time, since
- * at most one lane makes room). They count from page_spilled on; the next grant loads what of them does not stand, like a restore, and
- * gives them up. Without room, or when a move fails, they are computed again. I14. A placed prompt of which rows are to be had has one
- * decision (cost.h), under the policy of that moment, which is over once: with the load, when the rows are computed, or with its lane. */
+ *      waits, no later request is admitted, and at most one later lane at a time makes room: its rows in flight become void, its
+ *      request goes back to the queue with the tokens it has, under the same order. Never the first of the order; a resumed one not
+ *      before it has produced preempt_quantum tokens, unless it is short itself. It is asked for again only when a request has ended
+ *      since, or nothing else has a lane: its pages were needed, and only an end gives pages back for good.
+ * I13. Spills: before a preempted lane is closed, and when no batch in flight names it, its rows are copied into transfer's memory
+ *      under a key of their own (at most one copy at a time, since at most one lane makes room). They count from page_spilled on; the
+ *      next grant loads what of them does not stand, like a restore, and gives them up. Without room, or when a move fails, they are
+ *      computed again.
+ * I14. A placed prompt of which rows are to be had has one decision (cost.h), under the policy of that moment, which is over once: with
+ *      the load, when the rows are computed, or with its lane. */
 #include "actors/scheduler.h"
 
 #include "actors/cost.h"

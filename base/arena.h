@@ -1,6 +1,7 @@
 /* arena.h - a bump allocator over memory of its owner: what lives until the next reset. Pure.
  *
- * AR1. Every piece is 8-byte aligned. AR2. used <= capacity; a piece that does not fit is NULL and takes nothing. */
+ * AR1. Every piece is 8-byte aligned.
+ * AR2. used <= capacity; a piece that does not fit is NULL and takes nothing. */
 #ifndef QR_ARENA_H
 #define QR_ARENA_H
 

@@ -1,5 +1,6 @@
 /* gguf_writer.h - builds a GGUF v3 file in memory: seeded tiny models and the malformed files of tests.
- * W1. A key or tensor set again replaces the first in place. W2. Running out of memory is remembered and reported by encode and save. */
+ * W1. A key or tensor set again replaces the first in place.
+ * W2. Running out of memory is remembered and reported by encode and save. */
 #ifndef QR_GGUF_WRITER_H
 #define QR_GGUF_WRITER_H
 

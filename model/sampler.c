@@ -1,10 +1,11 @@
 /* sampler.c - draws one token as sampling.md fixes it.
  *
- * Z1. What decides is integers: weights are u64 and their sums exact, so no order of summing shows. The only floating-point steps are the
- * division by the temperature, exp2n (arithmetic.md 3) and, for logprobs, one double logarithm; this file is built without contraction. Z2.
- * Candidates stand in the order (value descending, id ascending): one u64 key holds both, no two keys are equal. Z3. Selection is by
- * partition around keys; the result does not depend on pivots. Most draws look only at a head of the order: the values within some bits of
- * the largest; a longer one is looked at when a rank or a sum falls behind it. */
+ * Z1. What decides is integers: weights are u64 and their sums exact, so no order of summing shows. The only floating-point steps are
+ *     the division by the temperature, exp2n (arithmetic.md 3) and, for logprobs, one double logarithm; this file is built without
+ *     contraction.
+ * Z2. Candidates stand in the order (value descending, id ascending): one u64 key holds both, no two keys are equal.
+ * Z3. Selection is by partition around keys; the result does not depend on pivots. Most draws look only at a head of the order: the
+ *     values within some bits of the largest; a longer one is looked at when a rank or a sum falls behind it. */
 #include "model/sampler.h"
 
 #include "base/mutant.h"

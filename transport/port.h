@@ -2,8 +2,9 @@
  * The only file that sends or receives local messages; a byte ring could replace it.
  *
  * P1. Every socket of a port belongs to the thread that opened the port, until mesh has joined that thread. A PUSH has exactly one
- * connection. P2. High-water marks are 0: credit (host.c) is the bound. A send never waits; a refused one is a fault. P3. An inproc name
- * carries node and boot number and is used once. */
+ *     connection.
+ * P2. High-water marks are 0: credit (host.c) is the bound. A send never waits; a refused one is a fault.
+ * P3. An inproc name carries node and boot number and is used once. */
 #ifndef QR_PORT_H
 #define QR_PORT_H
 

@@ -1,11 +1,12 @@
 /* duty.h - the share of time that moving state (transfer's slices, storage's writes) may take while batches are computed.
  *
- * DU1. Everybody who moves for one device shares one account, activity.resume_us: of all their time together, at most `share` percent of
- * any stretch that begins with a pause is worked, whoever works it. After a slice that worked w the account moves on by w x (100 - share) /
- * share, from now or from where it stands, whichever is later: two slices at once are paid one after the other. Pauses that were longer
- * than they had to be give no credit. DU2. Worked time is the thread's own processor time: a slice that somebody pushed aside, or that
- * waits for the disk, disturbs nobody by that. DU3. While nothing is computed, and was not for QR_DUTY_LATELY_US, nothing waits, whatever
- * is owed. */
+ * DU1. Everybody who moves for one device shares one account, activity.resume_us: of all their time together, at most `share` percent
+ *      of any stretch that begins with a pause is worked, whoever works it. After a slice that worked w the account moves on by w x
+ *      (100 - share) / share, from now or from where it stands, whichever is later: two slices at once are paid one after the other.
+ *      Pauses that were longer than they had to be give no credit.
+ * DU2. Worked time is the thread's own processor time: a slice that somebody pushed aside, or that waits for the disk, disturbs nobody
+ *      by that.
+ * DU3. While nothing is computed, and was not for QR_DUTY_LATELY_US, nothing waits, whatever is owed. */
 #ifndef QR_DUTY_H
 #define QR_DUTY_H
 

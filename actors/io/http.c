@@ -19,9 +19,9 @@
  *
  * - What stood behind a finished response is remembered for params.save_window_s (recall.h), if there are facts that could keep it.
  *
- * Invariants: I1. at most QR_REQUESTS_MAX submits, one probe and one metrics_read per source, and QR_CONTINUATION_ASKS of each kind of
- * question about continuations are open; who comes later waits here, its exchange being its place in the queue. I2. Every exchange that
- * this actor takes is answered once and released once; one whose submit is open is released by its answer only. */
+ * I1. At most QR_REQUESTS_MAX submits, one probe and one metrics_read per source, and QR_CONTINUATION_ASKS of each kind of question about
+ *     continuations are open; who comes later waits here, its exchange being its place in the queue.
+ * I2. Every exchange that this actor takes is answered once and released once; one whose submit is open is released by its answer only. */
 #include "actors/io/http.h"
 
 #include <stdio.h>

@@ -13,27 +13,31 @@
  *   storage -- facts_query -->             facts    -- facts_page -->           at the start (SO9)
  *
  * SO1. Whatever waits for the disk runs on the errand's thread: digests, writes, every fsync. So no lookup or lease stands behind one. It
- * works in pieces, on the account that transfer's slices are on (duty.h).
- * SO2. A part is READY in the table if and only if its file is published: found, leased and counted only after the receipt. A write that
- * failed leaves nothing. SO3. A file that is not what it should be (damage), or that somebody removed, is withdrawn at once: leased to
- * nobody new and unlinked with its last lease. The same part may be written again after that. SO4. A leased file is not unlinked; a drop
- * waits. Leases of a partner whose epoch ended are released, its questions forgotten. SO5. Trust: a file's SHA-256 counts as seen while
- * (boot, device, inode, size, times) are those of when it was: compared at each lease. It is kept in memory; trust_known and trust_keep are
- * the two places where `facts` can keep it for longer. SO6. At most QR_STORAGE_WRITES writes wait (more: BUSY), QR_STORAGE_LEASES leases
- * and QR_CAPTURE_DROPS drops are open; bytes and files have the bounds store_bytes and store_files (more: SHORTFALL, and victims are named
- * by value). SO7. A file that was found at the start is not counted as found (chunk_find) before the catalog named it, it was leased or
- * asked to be written: the end may have come between its receipt and its publish, and only who writes a part publishes it. Writing it again
- * is an answer and no write, so what the catalog lost is published anew from the files that are there. SO8. The chunks of a hold
- * (storage_holds.h) are nobody's victims, those that are here and those that come: they are worth UINT64_MAX. Held chunks together fit the
- * bounds of bytes and files; a hold beyond them is refused. Holds are kept in memory and asked from facts at the start; until all are known
- * no victim is named. A bound that was lowered since the last run is kept first, before holds are known. SO9. What the catalog may name and
- * is not here is a loss: found damaged or gone, leased in vain, or named by the catalog at the start, which is asked then. A loss stands
- * until a checkpoint_writer has withdrawn it, or until it is written again; never both: who was told its name has it, and until then others
- * may not write it. At most QR_CAPTURE_DROPS are kept; one more is found again when it is asked for, and the catalog is read on when there
- * is room. SO10. The RAM tier (storage_ram.h) holds parts whose file was published here; what is leased from it is memory, and its file is
- * not looked at: it may be gone. Parts come into it with the write (copied on the errand's thread) and with the upload of a leased file
- * (lease.fill), and are kept only when that ended well. A chunk_drop takes a part out of both; so a loss that memory still holds is
- * withdrawn like any other, and leaves memory with its drop. */
+ *      works in pieces, on the account that transfer's slices are on (duty.h).
+ * SO2. A part is READY in the table if and only if its file is published: found, leased and counted only after the receipt. A write
+ *      that failed leaves nothing.
+ * SO3. A file that is not what it should be (damage), or that somebody removed, is withdrawn at once: leased to nobody new and unlinked
+ *      with its last lease. The same part may be written again after that.
+ * SO4. A leased file is not unlinked; a drop waits. Leases of a partner whose epoch ended are released, its questions forgotten.
+ * SO5. Trust: a file's SHA-256 counts as seen while (boot, device, inode, size, times) are those of when it was: compared at each
+ *      lease. It is kept in memory; trust_known and trust_keep are the two places where `facts` can keep it for longer.
+ * SO6. At most QR_STORAGE_WRITES writes wait (more: BUSY), QR_STORAGE_LEASES leases and QR_CAPTURE_DROPS drops are open; bytes and
+ *      files have the bounds store_bytes and store_files (more: SHORTFALL, and victims are named by value).
+ * SO7. A file that was found at the start is not counted as found (chunk_find) before the catalog named it, it was leased or asked to
+ *      be written: the end may have come between its receipt and its publish, and only who writes a part publishes it. Writing it again
+ *      is an answer and no write, so what the catalog lost is published anew from the files that are there.
+ * SO8. The chunks of a hold (storage_holds.h) are nobody's victims, those that are here and those that come: they are worth UINT64_MAX.
+ *      Held chunks together fit the bounds of bytes and files; a hold beyond them is refused. Holds are kept in memory and asked from
+ *      facts at the start; until all are known no victim is named. A bound that was lowered since the last run is kept first, before
+ *      holds are known.
+ * SO9. What the catalog may name and is not here is a loss: found damaged or gone, leased in vain, or named by the catalog at the
+ *      start, which is asked then. A loss stands until a checkpoint_writer has withdrawn it, or until it is written again; never both:
+ *      who was told its name has it, and until then others may not write it. At most QR_CAPTURE_DROPS are kept; one more is found again
+ *      when it is asked for, and the catalog is read on when there is room.
+ * SO10. The RAM tier (storage_ram.h) holds parts whose file was published here; what is leased from it is memory, and its file is not
+ *       looked at: it may be gone. Parts come into it with the write (copied on the errand's thread) and with the upload of a leased
+ *       file (lease.fill), and are kept only when that ended well. A chunk_drop takes a part out of both; so a loss that memory still
+ *       holds is withdrawn like any other, and leaves memory with its drop. */
 #include "actors/io/storage.h"
 
 #include "actors/io/duty.h"

@@ -2,11 +2,12 @@
  * transfer reads and fills the slots that storage's messages name.
  *
  * RA1. A slot is free; FILLING, of exactly one lease of a file or of the write under way, and nobody else hears of it; KEPT, found and
- * leased; or LEAVING, found by nobody and free with its last reader. A part has one slot at most. Slots that are not free are never more
- * than the bound. RA2. A KEPT slot holds the payload, verified when it came in, and in headers[slot] what its file's header says. It is not
- * changed until it is free. Whoever reads it compares identity and XXH3-128 again: memory may fail too. RA3. Slots leave by value
- * (storage_parts.h PA2), never while they are read. A part that is worth less than every other one stays out; each time the level rises by
- * an eighth of what it lacks, so that what nobody asks for any more does not stay for ever. */
+ *      leased; or LEAVING, found by nobody and free with its last reader. A part has one slot at most. Slots that are not free are
+ *      never more than the bound.
+ * RA2. A KEPT slot holds the payload, verified when it came in, and in headers[slot] what its file's header says. It is not changed
+ *      until it is free. Whoever reads it compares identity and XXH3-128 again: memory may fail too.
+ * RA3. Slots leave by value (storage_parts.h PA2), never while they are read. A part that is worth less than every other one stays out;
+ *      each time the level rises by an eighth of what it lacks, so that what nobody asks for any more does not stay for ever. */
 #ifndef QR_STORAGE_RAM_H
 #define QR_STORAGE_RAM_H
 

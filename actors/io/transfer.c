@@ -5,21 +5,26 @@
  *   scheduler -- page_spill, page_unspill, spill_drop -->  transfer  -- page_spilled, page_unspilled, spill_dropped -->
  *   page_manager      -- fence -->          transfer  -- fenced -->            what moved to or from these pages was answered before
  *
- * M1. page_uploaded says 0 only when the file's header, identity and tokens are those asked for, XXH3-128 over tokens and payload agrees
- * with what was read, and with `whole`, or when it is not the file any more that was leased, SHA-256 of the file with its name. Until then
- * the pages hold anything. M2. No size of a file or message is used before it was checked; at most one piece of a file is in memory,
- * whatever the file says. M3. A fence ends every move that names one of its pages with the same or an older generation; later moves that
- * name such a generation are refused STALE. floors[group][page] is the least generation that may be moved. M4. A handler moves nothing.
- * `work` moves for at most QR_TRANSFER_SLICE_US and one piece more; while batches are computed for at most transfer_duty percent of the
- * time (duty.h), and behind whoever computes. M5. At most QR_RESTORE_UPLOADS uploads and one download are open; more are refused BUSY.
- * Uploads move in the order asked; a download gets every other slice. M6. `damage` blames the file, never the asker: a file that is the one
- * asked for (chain, group), of this model, and whose tokens, parent or start are other than the message says is IDENTITY without damage.
+ * M1. page_uploaded says 0 only when the file's header, identity and tokens are those asked for, XXH3-128 over tokens and payload
+ *     agrees with what was read, and with `whole`, or when it is not the file any more that was leased, SHA-256 of the file with its
+ *     name. Until then the pages hold anything.
+ * M2. No size of a file or message is used before it was checked; at most one piece of a file is in memory, whatever the file says.
+ * M3. A fence ends every move that names one of its pages with the same or an older generation; later moves that name such a generation
+ *     are refused STALE. floors[group][page] is the least generation that may be moved.
+ * M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US and one piece more; while batches are computed for at most
+ *     transfer_duty percent of the time (duty.h), and behind whoever computes.
+ * M5. At most QR_RESTORE_UPLOADS uploads and one download are open; more are refused BUSY. Uploads move in the order asked; a download
+ *     gets every other slice.
+ * M6. `damage` blames the file, never the asker: a file that is the one asked for (chain, group), of this model, and whose tokens,
+ *     parent or start are other than the message says is IDENTITY without damage.
  * M7. Rows of preempted requests lie in a room of spill_bytes (transfer_spill.h) under their key, from the answer to page_spill until
- * page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count. At most max_lanes + 1 of these moves are open,
- * and they take every other slice while others wait. M8. An upload out of a RAM slot (kept) needs no file and is held against the same
- * header, tokens and XXH3-128, over the bytes as they are copied. One that fills a RAM slot (keep) writes it only before its answer, and
- * leaves a valid header only with the answer 0. Copies into pages and slots are non-temporal: they would push the weights out of the cache
- * (limits 14, 16). Files are read by pread through a buffer that stays in L2. */
+ *     page_unspill or spill_drop, never longer; a block's XXH3-128 agrees before its rows count. At most max_lanes + 1 of these moves
+ *     are open, and they take every other slice while others wait.
+ * M8. An upload out of a RAM slot (kept) needs no file and is held against the same header, tokens and XXH3-128, over the bytes as they
+ *     are copied. One that fills a RAM slot (keep) writes it only before its answer, and leaves a valid header only with the answer 0.
+ *
+ * Copies into pages and slots are non-temporal: they would push the weights out of the cache (limits 14, 16). Files are read by pread
+ * through a buffer that stays in L2. */
 #include "actors/io/transfer.h"
 
 #include "actors/io/duty.h"

@@ -1,8 +1,9 @@
 /* transfer_spill.h - the room that transfer keeps rows of preempted requests in: one area of memory, bounded, cut into slots of one page of
  * every group, so that nothing in it is ever fragmented. Part of transfer; no other actor touches it.
  *
- * SP1. Each slot is free or of exactly one spill; free + used = slots. A spill has ceil(rows / page_tokens) slots, taken together or not at
- *      all, in the order of its blocks. SP2. A slot's digest is of the bytes that were put into it; what comes out is held against it. */
+ * SP1. Each slot is free or of exactly one spill; free + used = slots. A spill has ceil(rows / page_tokens) slots, taken together or
+ *      not at all, in the order of its blocks.
+ * SP2. A slot's digest is of the bytes that were put into it; what comes out is held against it. */
 #ifndef QR_TRANSFER_SPILL_H
 #define QR_TRANSFER_SPILL_H
 
