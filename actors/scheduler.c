@@ -437,7 +437,6 @@ static void learn_answer(scheduler_t *self, uint32_t tokens)
         self->answer_tokens -= qr_min_u32(step, self->answer_tokens - 1);
 }
 
-/* Its request has left it; what is in flight is void. */
 /* A lane's decision is over (I14): rows stand; us: the device's own time for them, and what they waited for it. */
 static void decision_over(const call_t *call, lane_t *lane, uint32_t rows, uint32_t reason, uint64_t device_us, uint64_t queue_us)
 {
@@ -452,6 +451,7 @@ static void decision_over(const call_t *call, lane_t *lane, uint32_t rows, uint3
     qr_decisions_add(&call->self->decisions, d, call->now_us);
 }
 
+/* Its request has left it; what is in flight is void. */
 static void lane_end(const call_t *call, lane_t *lane)
 {
     scheduler_t *self = call->self;

@@ -121,7 +121,7 @@ typedef struct storage {
     loss_t losses[QR_CAPTURE_DROPS];
     uint32_t loss_count;
     struct { /* the catalog at the start */
-        uint64_t facts, query_id, again_us, named, missing;
+        uint64_t query_id, again_us, named, missing;
         uint32_t tries;
         enum { SWEEP_OVER, SWEEP_ASKED, SWEEP_WAITS, SWEEP_FULL } state; /* WAITS: until again_us; FULL: until the losses are withdrawn */
         uint8_t cursor[QR_FACTS_KEY_BYTES_MAX];
@@ -208,9 +208,12 @@ static bool loss_add(storage_t *self, const uint8_t chain[32], uint32_t group, q
 
 static void sweep_ask(storage_t *self, const qr_given_t *given, qr_outbox_t *outbox);
 
-static void loss_over(storage_t *self, loss_t *loss)
+/* The last one makes room for what the start has still to look at. */
+static void loss_over(storage_t *self, const qr_given_t *given, const uint8_t chain[32], uint32_t group, qr_outbox_t *outbox)
 {
+    loss_t *loss = loss_find(self, chain, group);
     if (loss) *loss = self->losses[--self->loss_count];
+    if (self->sweep.state == SWEEP_FULL && !self->loss_count) sweep_ask(self, given, outbox);
 }
 
 static bool being_written(const storage_t *self, const loss_t *loss)
@@ -294,8 +297,7 @@ static void part_missing(storage_t *self, uint32_t place, qr_outbox_t *outbox)
 static void on_chunk_drop(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_drop_t *ask = &message->body.chunk_drop;
-    if (!QR_MUTANT(724)) loss_over(self, loss_find(self, ask->chain.bytes, ask->group)); /* it was withdrawn */
-    if (self->sweep.state == SWEEP_FULL && !self->loss_count) sweep_ask(self, given, outbox);
+    if (!QR_MUTANT(724)) loss_over(self, given, ask->chain.bytes, ask->group, outbox); /* it was withdrawn */
     uint32_t place = qr_parts_find(&self->parts, ask->chain.bytes, ask->group), slot = 0;
     qr_chunk_dropped_t body = {.key = ask->key};
     while (slot < QR_CAPTURE_DROPS && self->drops[slot].from) slot++;
@@ -856,7 +858,7 @@ static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t 
         (void)part_leave(self, place, &waits, outbox);
         status = -QR_E_CANCELLED, place = QR_PART_NONE;
     }
-    if (!status) loss_over(self, loss_find(self, w->header.chain, w->header.group));
+    if (!status) loss_over(self, given, w->header.chain, w->header.group, outbox);
     write_answer(self, w, QR_MUTANT(649) ? 0 : (uint32_t)-status, place == QR_PART_NONE ? NULL : &self->parts.parts[place], 0, outbox);
     write_over(self);
 }
@@ -925,7 +927,7 @@ static void holder_see(storage_t *self, const qr_message_t *message, qr_outbox_t
 static void sweep_ask(storage_t *self, const qr_given_t *given, qr_outbox_t *outbox)
 {
     self->sweep.state = SWEEP_ASKED;
-    qr_send(outbox, self->sweep.facts, facts_query,
+    qr_send(outbox, self->facts, facts_query,
             (&(qr_facts_query_t){.query_id = ++self->sweep.query_id,
                                  .kind = QR_FACTS_REPLICAS,
                                  .count_max = SWEEP_PAGE,
@@ -979,15 +981,6 @@ static void on_facts_refused(storage_t *self, const qr_message_t *message, qr_ou
     self->sweep.state = SWEEP_WAITS;
     self->sweep.again_us = message->now_us + SWEEP_AGAIN_US;
     qr_outbox_alarm(outbox, self->sweep.again_us);
-}
-
-static void sweep_begin(storage_t *self, const qr_given_t *given, const qr_start_t *start, qr_outbox_t *outbox)
-{
-    for (uint64_t i = 0; i < start->partners.count; i++)
-        if (qr_address_role(start->partners.data[i]) == QR_ROLE_facts &&
-            qr_address_node(start->partners.data[i]) == qr_address_node(self->address))
-            self->sweep.facts = start->partners.data[i];
-    if (self->sweep.facts) sweep_ask(self, given, outbox);
 }
 
 /* ---- start and stop
@@ -1079,7 +1072,7 @@ static void on_start(storage_t *self, const qr_given_t *given, const qr_message_
         holds_ask(self, message, outbox);
     }
     qr_send(outbox, message->from, ready, &body);
-    if (!body.reason) sweep_begin(self, given, &message->body.start, outbox);
+    if (!body.reason && self->facts) sweep_ask(self, given, outbox);
 }
 
 /* The write under way is brought to its end (a few milliseconds), those that wait are given up. */
