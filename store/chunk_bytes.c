@@ -1,7 +1,11 @@
-/* chunk_bytes.c - XXH3-128 by libxxhash's own state (chunk_bytes.h). */
+/* chunk_bytes.c - XXH3-128 by libxxhash's own state (chunk_bytes.h); where the library was built with its choice of vector width at run
+ * time, by that. */
 #include "store/chunk_bytes.h"
 
 #include <xxhash.h>
+#ifdef QR_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h>
+#endif
 
 qr_chunk_fast_t *qr_chunk_fast_new(void)
 {
