@@ -174,10 +174,18 @@ static double streams_rate(const qr_prompt_result_t *results, uint32_t streams)
     return (double)count * 1e6 / (double)(end - begin);
 }
 
+/* One stream. Tokens that all came at once (this process had lost its core) count from when they were asked for: no less than that. */
+static double stream_rate(const qr_prompt_result_t *result)
+{
+    double rate = qr_generate_decode_rate(result);
+    if (rate > 0) return rate;
+    return (double)result->token_count * 1e6 / (double)qr_max_u64(1, result->token_us[result->token_count - 1]);
+}
+
 static double rate_of(const row_t *row, const qr_prompt_result_t *results)
 {
-    if (row->drawn == 1) return results->first_us ? (double)row->prompt * 1e6 / (double)results->first_us : 0;
-    if (row->streams == 1) return qr_generate_decode_rate(results);
+    if (row->drawn == 1) return (double)row->prompt * 1e6 / (double)qr_max_u64(1, results->first_us);
+    if (row->streams == 1) return stream_rate(results);
     return streams_rate(results, row->streams);
 }
 

@@ -247,6 +247,21 @@ static void test_bench(void **unused)
     }
     json_decref(object);
     fclose(out);
+    /* Tokens that all came at once (the process had lost its core): one stream counts from when it asked, several say what to do. */
+    for (uint32_t i = 1; i < 4; i++) { /* of the second row, not of the one that only warms up */
+        qr_prompt_result_t *r = &list->results[4 + i];
+        for (uint32_t k = 0; k < r->token_count; k++) r->token_us[k] = 500000;
+    }
+    out = tmpfile();
+    assert_int_equal(qr_bench_print(bench, true, 2000, out), 0);
+    rewind(out);
+    object = json_loadf(out, 0, NULL);
+    assert_true(json_real_value(json_object_get(json_array_get(json_object_get(object, "rows"), 1), "tokens_per_s")) ==
+                20); /* 10 in 0.5 s */
+    json_decref(object);
+    fclose(out);
+    for (uint32_t k = 0; k < 10; k++) list->results[list->ask_count - 1].token_us[k] = 500000;
+    assert_int_equal(qr_bench_print(bench, true, 0, stdout), -QR_E_CANCELLED);
     qr_bench_destroy(&bench);
     assert_null(bench);
     qr_bench_destroy(&bench);
