@@ -216,8 +216,8 @@ static void begin_upload(restore_streamer_t *self, file_t *f, uint64_t now_us, q
                              .tokens = {tokens_of(self, f->restore) + start, size},
                              .from_row = from,
                              .first_block = block,
-                             .kept = f->kept,
-                             .keep = f->keep,
+                             .kept = QR_MUTANT(813) ? 0 : f->kept,
+                             .keep = QR_MUTANT(814) ? 0 : f->keep,
                              .pages = {pages_of(self, f->restore) + at, block_count(self, from, start + size)}};
     memcpy(body.content.bytes, f->content, 32);
     if (!QR_MUTANT(722)) memcpy(body.stamp.bytes, f->stamp, 32);
@@ -443,7 +443,7 @@ static void on_leased(restore_streamer_t *self, const qr_message_t *message, qr_
     f->lease = b->lease;
     f->bytes = b->bytes;
     f->trusted = b->trusted == 1;
-    f->kept = b->kept;
+    if (!QR_MUTANT(816) || b->kept) f->kept = b->kept;
     f->keep = b->keep;
     memcpy(f->content, b->content.bytes, 32);
     memcpy(f->stamp, b->stamp.bytes, 32);
@@ -506,7 +506,8 @@ static void on_uploaded(restore_streamer_t *self, const qr_message_t *message, q
     if (damaged) qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_chunk_damaged, r ? r->request_id : 0, reason, f->part, f->lease);
     bool seen = !reason && !f->trusted;
     uint8_t kept = (!reason || QR_MUTANT(772)) && f->keep;
-    release_as(self, f, seen || (QR_MUTANT(611) && !f->trusted), kept, damaged && !QR_MUTANT(612) ? reason : 0, outbox);
+    damaged = damaged && !QR_MUTANT(612) && !(QR_MUTANT(815) && f->kept);
+    release_as(self, f, seen || (QR_MUTANT(611) && !f->trusted), kept, damaged ? reason : 0, outbox);
 }
 
 static void on_released(restore_streamer_t *self, const qr_message_t *message, qr_outbox_t *outbox)

@@ -119,7 +119,7 @@ typedef struct request {
 } request_t;
 
 typedef struct probe {
-    uint64_t used, probe_id; /* used: worker + 1 */
+    uint64_t used, probe_id, tried; /* used: worker + 1; tried: bit w: worker w was asked */
 } probe_t;
 
 typedef struct router {
@@ -1103,33 +1103,45 @@ static void on_stop(router_t *self, const qr_message_t *message, qr_outbox_t *ou
 /* ---- probe, metrics
  * ------------------------------------------------------------------------------------------------------------------------- */
 
+/* Asks the best worker that was not asked yet. 0, or why none was. */
+static uint32_t probe_next(router_t *self, const qr_given_t *given, uint32_t slot, uint64_t now_us, qr_outbox_t *outbox)
+{
+    probe_t *p = &self->probes[slot];
+    const request_t nobody = {.tried = p->tried};
+    uint64_t us = 0;
+    uint32_t index = choose(self, given, &nobody, now_us, &us);
+    if (index == NONE) return QR_E_NO_WORKER;
+    if (self->workers[index].probes_open == PROBES_MAX) return QR_E_BUSY;
+    p->used = (uint64_t)index + 1;
+    p->tried |= 1ull << index;
+    self->workers[index].probes_open++;
+    qr_send(outbox, self->workers[index].address, probe, &(qr_probe_t){.probe_id = slot});
+    return 0;
+}
+
 static void on_probe(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_probe_t *b = &message->body.probe;
-    const request_t nobody = {0};
-    uint64_t us = 0;
-    uint32_t index = choose(self, given, &nobody, message->now_us, &us), slot = 0;
+    uint32_t slot = 0, reason = QR_E_BUSY;
     while (slot < PROBES_MAX && self->probes[slot].used) slot++;
-    bool full = slot == PROBES_MAX || message->from != self->gateway; /* what comes back goes to our gateway */
-    uint32_t reason = index == NONE ? QR_E_NO_WORKER : full || self->workers[index].probes_open == PROBES_MAX ? QR_E_BUSY : 0;
-    if (reason) {
-        qr_send(outbox, message->from, probe_done, &(qr_probe_done_t){.probe_id = b->probe_id, .reason = reason});
-        return;
+    if (slot < PROBES_MAX && message->from == self->gateway) { /* what comes back goes to our gateway */
+        self->probes[slot] = (probe_t){.probe_id = b->probe_id};
+        reason = probe_next(self, given, slot, message->now_us, outbox);
     }
-    self->probes[slot] = (probe_t){(uint64_t)index + 1, b->probe_id};
-    self->workers[index].probes_open++;
-    qr_send(outbox, self->workers[index].address, probe, &(qr_probe_t){.probe_id = slot});
+    if (reason) qr_send(outbox, message->from, probe_done, &(qr_probe_done_t){.probe_id = b->probe_id, .reason = reason});
 }
 
-static void on_probe_done(router_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+/* This edge is ready while one of its workers is: a node that has just come, and is not, takes nobody's requests away. */
+static void on_probe_done(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_probe_done_t *b = &message->body.probe_done;
-    uint32_t w = find_worker(self, message->from);
+    uint32_t w = find_worker(self, message->from), slot = (uint32_t)qr_min_u64(b->probe_id, PROBES_MAX);
     if (w == NONE) return;
     if (self->workers[w].probes_open) self->workers[w].probes_open--;
-    if (b->probe_id >= PROBES_MAX || self->probes[b->probe_id].used != (uint64_t)w + 1) return; /* answered when the node went down */
-    qr_send(outbox, self->gateway, probe_done, &(qr_probe_done_t){.probe_id = self->probes[b->probe_id].probe_id, .reason = b->reason});
-    self->probes[b->probe_id] = (probe_t){0};
+    if (slot == PROBES_MAX || self->probes[slot].used != (uint64_t)w + 1) return; /* answered when the node went down */
+    if (b->reason && !QR_MUTANT(818) && probe_next(self, given, slot, message->now_us, outbox) == 0) return;
+    qr_send(outbox, self->gateway, probe_done, &(qr_probe_done_t){.probe_id = self->probes[slot].probe_id, .reason = b->reason});
+    self->probes[slot] = (probe_t){0};
 }
 
 enum {
@@ -1166,7 +1178,7 @@ static void router_handle(void *block, const qr_given_t *given, const qr_message
     case QR_MESSAGE_link_down: on_link_down(self, given, message, outbox); break;
     case QR_MESSAGE_link_up: break; /* the next observation says that it is of use */
     case QR_MESSAGE_probe: on_probe(self, given, message, outbox); break;
-    case QR_MESSAGE_probe_done: on_probe_done(self, message, outbox); break;
+    case QR_MESSAGE_probe_done: on_probe_done(self, given, message, outbox); break;
     case QR_MESSAGE_metrics_read: on_metrics_read(self, message, outbox); break;
     case QR_MESSAGE_drain: on_drain(self, message, outbox); break;
     case QR_MESSAGE_stop: on_stop(self, message, outbox); break;

@@ -213,7 +213,8 @@ static void loss_over(storage_t *self, const qr_given_t *given, const uint8_t ch
 {
     loss_t *loss = loss_find(self, chain, group);
     if (loss) *loss = self->losses[--self->loss_count];
-    if (self->sweep.state == SWEEP_FULL && !self->loss_count) sweep_ask(self, given, outbox);
+    bool room = self->sweep.state == SWEEP_FULL && !self->loss_count;
+    if (room && !(QR_MUTANT(819) && self->phase != PHASE_IDLE)) sweep_ask(self, given, outbox);
 }
 
 static bool being_written(const storage_t *self, const loss_t *loss)

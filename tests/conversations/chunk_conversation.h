@@ -32,6 +32,8 @@ typedef struct chunk_world {
     bool (*holds)(void *context, uint32_t group, uint32_t start, uint32_t rows, uint32_t first_block, const uint64_t *pages, uint64_t seed);
     /* Changes one byte of the payload of a part, or removes it, behind storage's back. */
     void (*spoil)(void *context, qr_hash_t content, bool remove);
+    /* Changes one byte of a RAM slot, behind everybody's back; NULL in a world without RAM. */
+    void (*spoil_memory)(void *context, uint32_t slot);
 } chunk_world_t;
 
 /* The words of the list below. */
@@ -46,12 +48,17 @@ typedef enum chunk_verb {
     STEP_DROP,    /* chunk_drop of all groups: reason; flag: not answered yet */
     STEP_DROPPED, /* the drop of before is answered now: reason */
     STEP_FLIP,    /* a byte of the part's file changes */
-    STEP_REMOVE   /* somebody removes the part's file */
+    STEP_REMOVE,  /* somebody removes the part's file */
+    STEP_MEMORY,  /* ram_find of all parts: depth */
+    STEP_FORGETS  /* a byte of the memory that lease `slot` is of changes */
 } chunk_verb_t;
+/* What a lease says about memory: none, that it is of memory, or that its upload fills some. */
+typedef enum chunk_memory { MEMORY_NONE, MEMORY_KEPT, MEMORY_FILL } chunk_memory_t;
 
 typedef struct chunk_step {
     chunk_verb_t verb;
     uint32_t part, slot, reason, flag, from, depth, damage;
+    chunk_memory_t memory; /* STEP_LEASE; STEP_RELEASE: MEMORY_KEPT = it is there now */
 } chunk_step_t;
 
 static const chunk_step_t chunk_steps[] = {
@@ -112,6 +119,70 @@ static const chunk_step_t chunk_steps[] = {
     {STEP_FIND, .depth = 0},
 };
 
+/* The same of a world with room for two parts of every group in memory. */
+static const chunk_step_t ram_steps[] = {
+    {STEP_MEMORY, .depth = 0},
+    {STEP_LEASE, .part = 0, .reason = QR_E_NOT_FOUND},
+    /* What is written is in memory, and comes out of it. */
+    {STEP_SAVE, .part = 0},
+    {STEP_SAVE, .part = 1},
+    {STEP_MEMORY, .depth = 2},
+    {STEP_LEASE, .part = 0, .slot = 0, .flag = 1, .memory = MEMORY_KEPT},
+    {STEP_LEASE, .part = 0, .slot = 1, .flag = 1, .memory = MEMORY_KEPT},
+    {STEP_LOAD, .part = 0, .slot = 0},
+    {STEP_LOAD, .part = 0, .slot = 1, .from = 5},
+    {STEP_RELEASE, .slot = 0},
+    {STEP_RELEASE, .slot = 1},
+    {STEP_RELEASE, .slot = 0, .reason = QR_E_STALE},
+    /* Memory that fails is found when it is read, and leaves; its file stands, and fills it again, by one lease at a time. */
+    {STEP_LEASE, .part = 0, .slot = 0, .flag = 1, .memory = MEMORY_KEPT},
+    {STEP_FORGETS, .slot = 0},
+    {STEP_LOAD, .part = 0, .slot = 0, .reason = QR_E_DIGEST, .damage = 1},
+    {STEP_RELEASE, .slot = 0, .damage = QR_E_DIGEST},
+    {STEP_MEMORY, .depth = 0},
+    {STEP_FIND, .depth = 2},
+    {STEP_LEASE, .part = 0, .slot = 0, .flag = 1, .memory = MEMORY_FILL},
+    {STEP_LEASE, .part = 0, .slot = 1, .flag = 1, .memory = MEMORY_NONE},
+    {STEP_LOAD, .part = 0, .slot = 1},
+    {STEP_RELEASE, .slot = 1},
+    {STEP_MEMORY, .depth = 0},
+    {STEP_LOAD, .part = 0, .slot = 0},
+    {STEP_RELEASE, .slot = 0, .memory = MEMORY_KEPT},
+    {STEP_MEMORY, .depth = 2},
+    {STEP_LEASE, .part = 0, .slot = 0, .flag = 1, .memory = MEMORY_KEPT},
+    {STEP_LOAD, .part = 0, .slot = 0},
+    /* What is read fails for all its readers; what nobody vouches for stays out. */
+    {STEP_LEASE, .part = 0, .slot = 1, .flag = 1, .memory = MEMORY_KEPT},
+    {STEP_FORGETS, .slot = 1},
+    {STEP_LOAD, .part = 0, .slot = 1, .reason = QR_E_DIGEST, .damage = 1},
+    {STEP_RELEASE, .slot = 1, .damage = QR_E_DIGEST},
+    {STEP_MEMORY, .depth = 0},
+    {STEP_RELEASE, .slot = 0},
+    {STEP_LEASE, .part = 0, .slot = 0, .flag = 1, .memory = MEMORY_FILL},
+    {STEP_RELEASE, .slot = 0},
+    {STEP_MEMORY, .depth = 0},
+    {STEP_LEASE, .part = 0, .slot = 0, .flag = 1, .memory = MEMORY_FILL},
+    {STEP_LOAD, .part = 0, .slot = 0},
+    {STEP_RELEASE, .slot = 0, .memory = MEMORY_KEPT},
+    /* Memory needs no file. A drop takes a part out of both, and out of the hands of those to come only. */
+    {STEP_REMOVE, .part = 0},
+    {STEP_LEASE, .part = 0, .slot = 0, .flag = 1, .memory = MEMORY_KEPT},
+    {STEP_LOAD, .part = 0, .slot = 0},
+    {STEP_DROP, .part = 0},
+    {STEP_MEMORY, .depth = 0},
+    {STEP_LEASE, .part = 0, .slot = 1, .reason = QR_E_NOT_FOUND},
+    {STEP_LOAD, .part = 0, .slot = 0},
+    {STEP_RELEASE, .slot = 0},
+    {STEP_LEASE, .part = 1, .slot = 0, .flag = 1, .memory = MEMORY_KEPT},
+    {STEP_LOAD, .part = 1, .slot = 0},
+    {STEP_RELEASE, .slot = 0},
+    {STEP_SAVE, .part = 0},
+    {STEP_MEMORY, .depth = 2},
+    {STEP_DROP, .part = 0},
+    {STEP_DROP, .part = 1},
+    {STEP_MEMORY, .depth = 0},
+};
+
 /* What the conversation knows while it goes on. Group by group the same is said. */
 typedef struct chunk_talk {
     const chunk_world_t *world;
@@ -122,6 +193,7 @@ typedef struct chunk_talk {
     struct {
         uint64_t lease[QR_GROUPS_MAX], bytes[QR_GROUPS_MAX];
         qr_hash_t content[QR_GROUPS_MAX];
+        uint32_t kept[QR_GROUPS_MAX], keep[QR_GROUPS_MAX];
     } leases[CONVERSATION_LEASES];
     uint32_t generation, blocks; /* fresh pages: another generation of the upper half of the pool */
     uint64_t *pages;             /* of the last load */
@@ -190,7 +262,9 @@ static inline void chunk_load(chunk_talk_t *talk, const chunk_step_t *s, bool ag
                                 .tokens = {talk->tokens + start, talk->chunk},
                                 .from_row = from_row,
                                 .first_block = start / page,
-                                .pages = {talk->pages, talk->blocks}};
+                                .pages = {talk->pages, talk->blocks},
+                                .kept = talk->leases[s->slot].kept[g],
+                                .keep = talk->leases[s->slot].keep[g]};
         w->fill(w->context, g, start, talk->chunk, start / page, talk->pages, 99);
         chunk_expect(talk, "answered",
                      w->ask(w->context, QR_ROLE_restore_streamer, QR_ROLE_transfer, QR_MESSAGE_page_upload, &ask, &answer), true);
@@ -218,6 +292,10 @@ static inline void chunk_step_lease(chunk_talk_t *talk, const chunk_step_t *s)
         if (s->reason) continue;
         assert_memory_equal(&leased->content, &talk->contents[s->part][g], sizeof leased->content);
         chunk_expect(talk, "trusted", leased->trusted, s->flag);
+        chunk_expect(talk, "of memory", leased->kept != 0, s->memory == MEMORY_KEPT);
+        chunk_expect(talk, "fills memory", leased->keep != 0, s->memory == MEMORY_FILL);
+        talk->leases[s->slot].kept[g] = leased->kept;
+        talk->leases[s->slot].keep[g] = leased->keep;
         chunk_expect(talk, "bytes", leased->bytes, talk->world->payload_chunk_bytes[g]);
         talk->leases[s->slot].lease[g] = leased->lease;
         talk->leases[s->slot].bytes[g] = leased->bytes;
@@ -237,10 +315,19 @@ static inline void chunk_step_others(chunk_talk_t *talk, const chunk_step_t *s)
                      true);
         chunk_expect(talk, "depth", answer.body.chunk_found.depth, s->depth);
     }
+    if (s->verb == STEP_MEMORY) {
+        chunk_expect(talk, "answered",
+                     CHUNK_ASK(talk, scheduler, storage, ram_find, &answer, .key = ++talk->key,
+                               .chains = {(const uint8_t *)talk->chains, sizeof talk->chains}),
+                     true);
+        chunk_expect(talk, "key", answer.body.ram_found.key, talk->key);
+        chunk_expect(talk, "depth", answer.body.ram_found.depth, s->depth);
+    }
+    for (uint32_t g = 0; g < groups && s->verb == STEP_FORGETS; g++) w->spoil_memory(w->context, talk->leases[s->slot].kept[g] - 1);
     for (uint32_t g = 0; g < groups && s->verb == STEP_RELEASE; g++) {
         chunk_expect(talk, "answered",
                      CHUNK_ASK(talk, restore_streamer, storage, chunk_release, &answer, .lease = talk->leases[s->slot].lease[g],
-                               .trust = (uint8_t)s->flag, .damage = s->damage),
+                               .trust = (uint8_t)s->flag, .damage = s->damage, .kept = s->memory == MEMORY_KEPT),
                      true);
         chunk_expect(talk, "release reason", answer.body.chunk_released.reason, s->reason);
     }
@@ -271,8 +358,8 @@ static inline void chunk_step_others(chunk_talk_t *talk, const chunk_step_t *s)
     }
 }
 
-/* Holds a world to the list. Its pools have at least 2 x ((chunk + page - 2) / page + 1) pages of each group. */
-static inline void chunk_conversation_run(const chunk_world_t *world)
+/* Holds a world to a list. Its pools have at least 2 x ((chunk + page - 2) / page + 1) pages of each group. */
+static inline void chunk_conversation_hold(const chunk_world_t *world, const chunk_step_t *steps, uint32_t count)
 {
     chunk_talk_t *talk = calloc(1, sizeof *talk);
     const qr_layout_t *layout = &world->given->layout;
@@ -289,8 +376,8 @@ static inline void chunk_conversation_run(const chunk_world_t *world)
         if (!p) memset(talk->parents[p].bytes, 0x42, 32);
         qr_chain_node(talk->parents[p].bytes, talk->tokens + p * talk->chunk, talk->chunk, talk->chains[p].bytes);
     }
-    for (talk->step = 0; talk->step < QR_COUNT(chunk_steps); talk->step++) {
-        const chunk_step_t *s = &chunk_steps[talk->step];
+    for (talk->step = 0; talk->step < count; talk->step++) {
+        const chunk_step_t *s = &steps[talk->step];
         if (s->verb == STEP_SAVE)
             chunk_save(talk, s);
         else if (s->verb == STEP_LOAD || s->verb == STEP_STALE)
@@ -302,5 +389,10 @@ static inline void chunk_conversation_run(const chunk_world_t *world)
     }
     free(talk->pages), free(talk->tokens), free(talk);
 }
+static inline void chunk_conversation_run(const chunk_world_t *world)
+{
+    chunk_conversation_hold(world, chunk_steps, QR_COUNT(chunk_steps));
+}
+static inline void ram_conversation_run(const chunk_world_t *world) { chunk_conversation_hold(world, ram_steps, QR_COUNT(ram_steps)); }
 
 #endif

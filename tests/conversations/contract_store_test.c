@@ -50,7 +50,7 @@ static uint16_t answer_of(uint16_t ask)
         {QR_MESSAGE_chunk_drop, QR_MESSAGE_chunk_dropped},      {QR_MESSAGE_page_upload, QR_MESSAGE_page_uploaded},
         {QR_MESSAGE_page_download, QR_MESSAGE_page_downloaded}, {QR_MESSAGE_fence, QR_MESSAGE_fenced},
         {QR_MESSAGE_page_spill, QR_MESSAGE_page_spilled},       {QR_MESSAGE_page_unspill, QR_MESSAGE_page_unspilled},
-        {QR_MESSAGE_spill_drop, QR_MESSAGE_spill_dropped}};
+        {QR_MESSAGE_spill_drop, QR_MESSAGE_spill_dropped},      {QR_MESSAGE_ram_find, QR_MESSAGE_ram_found}};
     for (size_t i = 0; i < QR_COUNT(pairs); i++)
         if (pairs[i][0] == ask) return pairs[i][1];
     fail_msg("no answer to message %u", ask);
@@ -116,11 +116,25 @@ static void spoil(void *context, qr_hash_t content, bool removes)
         file->on_disk.words[3] ^= 4;
 }
 
-static void test_the_fakes_hold_the_conversation(void **state)
+static void spoil_memory(void *context, uint32_t slot)
 {
-    (void)state;
+    const fakes_t *f = context;
+    uint64_t life;
+    qr_sim_store_memory(f->mine.store, NODE, slot, &life)->words[3] ^= 4;
+}
+
+static void converse_about_spill(fakes_t *f, const qr_sim_spills_t *spills)
+{
+    spill_world_t kept = {.context = f, .page_tokens = PAGE, .groups = GROUPS, .ask = ask, .fill = fill, .holds = holds};
+    for (uint32_t i = 0; i < SPILL_BLOCKS; i++) kept.out[i] = qr_handle(i, 9), kept.in[i] = qr_handle(PAGES - 1 - i, 9);
+    spill_conversation_run(&kept);
+    assert_int_equal(spills->dropped, 1);
+}
+
+static void converse(uint32_t ram_slots)
+{
     qr_sim_spills_t spills = {.row_ns = 1000};
-    const qr_sim_store_work_t work = {.bytes_max = 1 << 20, .write_us = 100, .move_ns = 1000, .slots = 2};
+    const qr_sim_store_work_t work = {.bytes_max = 1 << 20, .write_us = 100, .move_ns = 1000, .slots = 2, .ram_slots = ram_slots};
     fakes_t *f = calloc(1, sizeof *f);
     qr_prng_t prng;
     f->given = stand_given();
@@ -140,13 +154,12 @@ static void test_the_fakes_hold_the_conversation(void **state)
     SAY(f->transfer, MESH, start, .epoch = 5);
     qr_prng_init(&prng, 11);
     for (uint32_t i = 0; i < CONVERSATION_PARTS * CHUNK; i++) f->tokens[i] = (uint32_t)qr_prng_below(&prng, 300);
-    chunk_world_t world = {.context = f, .given = f->given, .ask = ask, .late = late, .fill = fill, .holds = holds, .spoil = spoil};
+    chunk_world_t world = {.context = f, .given = f->given, .ask = ask, .late = late, .fill = fill, .holds = holds};
+    world.spoil = spoil;
+    world.spoil_memory = spoil_memory;
     for (uint32_t g = 0; g < GROUPS; g++) world.payload_chunk_bytes[g] = 64 + 8 * CHUNK;
-    chunk_conversation_run(&world);
-    spill_world_t kept = {.context = f, .page_tokens = PAGE, .groups = GROUPS, .ask = ask, .fill = fill, .holds = holds};
-    for (uint32_t i = 0; i < SPILL_BLOCKS; i++) kept.out[i] = qr_handle(i, 9), kept.in[i] = qr_handle(PAGES - 1 - i, 9);
-    spill_conversation_run(&kept);
-    assert_int_equal(spills.dropped, 1);
+    ram_slots ? ram_conversation_run(&world) : chunk_conversation_run(&world);
+    if (!ram_slots) converse_about_spill(f, &spills);
     stand_destroy(f->storage);
     stand_destroy(f->transfer);
     stand_destroy(f->executor);
@@ -155,8 +168,20 @@ static void test_the_fakes_hold_the_conversation(void **state)
     free(f);
 }
 
+static void test_the_fakes_hold_the_conversation(void **state)
+{
+    (void)state;
+    converse(0);
+}
+static void test_the_fakes_hold_the_conversation_of_memory(void **state)
+{
+    (void)state;
+    converse(2 * GROUPS);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_fakes_hold_the_conversation)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_fakes_hold_the_conversation),
+                                       cmocka_unit_test(test_the_fakes_hold_the_conversation_of_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -256,6 +256,12 @@ static inline void moves_spoil(void *context, qr_hash_t content, bool remove_it)
         moves_flip(m, content, (uint64_t)s.st_size - 17);
 }
 
+static inline void moves_spoil_memory(void *context, uint32_t slot)
+{
+    moves_t *m = context;
+    qr_staging_slot(m->given->ram, slot)[77] ^= 4;
+}
+
 /* ---- the world
  * --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -373,7 +379,8 @@ static inline void moves_as_world(moves_t *m, chunk_world_t *ret_world)
                                  .late = moves_late,
                                  .fill = moves_fill,
                                  .holds = moves_holds,
-                                 .spoil = moves_spoil};
+                                 .spoil = moves_spoil,
+                                 .spoil_memory = moves_spoil_memory};
     for (uint32_t g = 0; g < m->given->layout.group_count; g++)
         ret_world->payload_chunk_bytes[g] = (uint32_t)(qr_round_up(4096 + 4ull * m->config.chunk_tokens, 4096) +
                                                        qr_staging_payload_bytes(m->given->staging, g, m->config.chunk_tokens));

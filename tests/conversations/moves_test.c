@@ -158,6 +158,11 @@ static void converse(uint32_t page_tokens, uint32_t chunk_tokens, uint32_t windo
     assert_int_equal(m->given->layout.group_count, window ? 2 : 1);
     chunk_conversation_run(&world);
     moves_destroy(m);
+    config.ram_slots = window ? 4 : 2;
+    m = moves_new(&config);
+    moves_as_world(m, &world);
+    ram_conversation_run(&world);
+    moves_destroy(m);
 }
 static void test_conversation_at_every_page_and_chunk_size(void **state)
 {
@@ -1593,6 +1598,40 @@ static void test_many_losses_at_the_start(void **state)
     moves_destroy(m);
 }
 
+/* The last of them is not dropped but written again: the catalog is read on all the same. */
+static void test_the_last_of_many_losses_is_written_again(void **state)
+{
+    (void)state;
+    moves_config_t config = plain;
+    config.facts = true;
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    qr_message_t answer;
+    qr_hash_t chains[QR_CAPTURE_DROPS + 1];
+    uint32_t groups[QR_COUNT(chains)] = {0};
+    for (uint32_t i = 0; i < QR_COUNT(chains); i++) memset(chains[i].bytes, (int)i + 1, 32);
+    chains[0] = c->chains[0];
+    assert_true(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+    MOVES_SAY(m, facts, storage, facts_page, .query_id = answer.body.facts_query.query_id, .chains = {chains[0].bytes, sizeof chains},
+              .groups = {groups, QR_COUNT(groups)});
+    moves_rest(m);
+    MOVES_ASK(m, checkpoint_writer, storage, chunk_losses, &answer, .key = 8, .now = 1);
+    assert_int_equal(answer.body.chunk_losses_named.groups.count, QR_CAPTURE_DROPS);
+    for (uint32_t i = 1; i < QR_CAPTURE_DROPS; i++)
+        MOVES_ASK(m, checkpoint_writer, storage, chunk_drop, &answer, .key = i, .chain = chains[i]);
+    assert_false(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_true(moves_late(m, QR_ROLE_facts, QR_MESSAGE_facts_query, &answer));
+    MOVES_SAY(m, facts, storage, facts_page, .query_id = answer.body.facts_query.query_id, .chains = {chains[QR_CAPTURE_DROPS].bytes, 32},
+              .groups = {groups, 1});
+    moves_rest(m);
+    qr_hash_t named[PARTS];
+    assert_int_equal(losses(c, named), 1);
+    assert_memory_equal(&named[0], &chains[QR_CAPTURE_DROPS], sizeof named[0]);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 /* At its bound a store answers for what it has, whoever asks to write it, and takes no room for it. */
 static void test_at_the_bound_what_is_here_is_no_write(void **state)
 {
@@ -1863,6 +1902,7 @@ int main(void)
         cmocka_unit_test(test_a_loss_is_withdrawn_by_one),
         cmocka_unit_test(test_the_catalog_is_held_against_the_files_at_the_start),
         cmocka_unit_test(test_many_losses_at_the_start),
+        cmocka_unit_test(test_the_last_of_many_losses_is_written_again),
         cmocka_unit_test(test_at_the_bound_what_is_here_is_no_write),
         cmocka_unit_test(test_a_write_that_fails_leaves_nothing),
         cmocka_unit_test(test_a_full_disk),

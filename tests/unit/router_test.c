@@ -1092,6 +1092,26 @@ static void test_probe_to_a_node_that_goes_down(void **unused)
     rig_quiet(&rig);
 }
 
+/* One that is not ready (its catalog is still read) does not answer for the others. */
+static void test_probe_goes_on_to_a_worker_that_is_ready(void **unused)
+{
+    (void)unused;
+    seen(1, 0);
+    seen(2, 0);
+    for (uint32_t ready = 0; ready < 2; ready++) {
+        SAY(&rig, gateway, probe, .probe_id = 3 + ready);
+        uint64_t first = NEXT(&rig, worker(1), probe)->probe_id;
+        SAY(&rig, worker(1), probe_done, .probe_id = first, .reason = QR_E_BUSY);
+        uint64_t second = NEXT(&rig, worker(2), probe)->probe_id;
+        rig_quiet(&rig);
+        SAY(&rig, worker(2), probe_done, .probe_id = second, .reason = ready ? 0 : QR_E_DRAINING);
+        const qr_probe_done_t *done = NEXT(&rig, gateway, probe_done);
+        assert_int_equal(done->probe_id, 3 + ready);
+        assert_int_equal(done->reason, ready ? 0 : QR_E_DRAINING);
+        rig_quiet(&rig);
+    }
+}
+
 static void test_a_worker_that_began_anew(void **unused)
 {
     (void)unused;
@@ -1285,6 +1305,7 @@ int main(void)
         T(test_records_are_bounded),
         T(test_drain_and_stop_while_it_waits),
         T(test_probe_to_a_node_that_goes_down),
+        T(test_probe_goes_on_to_a_worker_that_is_ready),
         T(test_a_worker_that_began_anew),
         T(test_a_link_that_comes_back),
         T(test_a_cancel_without_an_end),

@@ -296,7 +296,7 @@ static void submit(client_t *self, const qr_given_t *given, uint64_t now_us, boo
     ask->seed = qr_prng_next(&self->prng);
     ask->ignore_eos = chance(self, 2);
     ask->max_tokens = 1 + below(self, w->answer_most);
-    ask->due_us = !last && chance(self, w->cancel_one_in) ? now_us + 1 + below(self, 400000) : QR_NEVER_US;
+    ask->due_us = !last && chance(self, w->cancel_one_in) ? now_us + 1 + below(self, w->cancel_us ? w->cancel_us : 400000) : QR_NEVER_US;
     ask->budget_us = !last && chance(self, w->budget_one_in) ? 1 + below(self, 3000000) : 0;
     ask->asked_us = now_us;
     ask->count = ask->prompt;

@@ -44,6 +44,7 @@ typedef struct qr_sim_workload {
     uint32_t again_rows;        /* not 0: K10, with a prompt of so many tokens */
     uint32_t again_tries;
     uint64_t again_us;  /* by then what was computed is durable */
+    uint64_t cancel_us; /* most of the time until a cancel; 0: 400 ms */
     uint32_t rows_most; /* rows that the largest pool of this mesh holds (K4) */
 } qr_sim_workload_t;
 

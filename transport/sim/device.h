@@ -35,6 +35,7 @@ typedef struct qr_sim_world_given {
     struct qr_sim_judge *judge;     /* judge.h; NULL: nobody judges */
     struct qr_sim_store *store;     /* storage.h; NULL: there is none */
     qr_sim_spills_t *spills;        /* NULL: transfer keeps no rows of preempted requests */
+    uint8_t *said;                  /* NULL, or [QR_SIM_TALKS]: simulate.h */
     void *executor;                 /* NULL, or the device's state for transfer where no world runs (contract tests) */
 } qr_sim_world_given_t;
 static inline const qr_sim_world_given_t *qr_sim_given(const qr_given_t *given)

@@ -269,7 +269,8 @@ static void send_page(facts_t *self, const qr_sim_log_t *log, qr_log_batch_t hea
     X(qr_u64s_t, writer_epochs)
     X(qr_u64s_t, publishers)
     X(qr_u64s_t, publisher_epochs)
-    X(qr_u64s_t, node_epochs) X(qr_u64s_t, sequences) X(qr_u32s_t, chunk_tokens) X(qr_u32s_t, group_counts) X(qr_u32s_t, change_counts)
+    X(qr_u64s_t, node_epochs)
+    X(qr_u64s_t, sequences) X(qr_u32s_t, chunk_tokens) X(qr_u32s_t, group_counts) X(qr_u32s_t, change_counts)
 #undef X
 #define X(kind, name) head.name = (kind){page.name, page.change_count};
         X(qr_bytes_t, kinds) X(qr_bytes_t, tiers) X(qr_u32s_t, groups) X(qr_u32s_t, starts) X(qr_u32s_t, counts) X(qr_u64s_t, sizes)
@@ -375,6 +376,9 @@ static void judge_decisions(const qr_message_t *message, qr_outbox_t *outbox)
         uint32_t most = qr_max_u32(b->resident_rows.data[i], qr_max_u32(b->ram_rows.data[i], b->ssd_rows.data[i]));
         if (b->kinds.data[i] != QR_DECISION_LOAD) continue;
         bool resident = b->choices.data[i] == QR_SOURCE_RESIDENT, ssd = b->choices.data[i] == QR_SOURCE_SSD;
+        bool ram = b->choices.data[i] == QR_SOURCE_RAM;
+        if (ram && (b->outcome_rows.data[i] > b->ram_rows.data[i] || b->predicted_ram_ns.data[i] == UINT64_MAX))
+            qr_sim_finding("request %llu: more rows came out of memory than lay there", (unsigned long long)b->request_ids.data[i]);
         if (resident != (b->resident_rows.data[i] == most))
             qr_sim_finding("request %llu: %u of %u rows were resident, and it was decided to go by %u",
                            (unsigned long long)b->request_ids.data[i], b->resident_rows.data[i], most, b->choices.data[i]);

@@ -3,6 +3,7 @@
 
 #include "actors/checkpoint_writer.h"
 #include "actors/restore_streamer.h"
+#include "actors/roles.h"
 #include "base/error.h"
 #include "transport/sim/judge.h"
 #include "transport/sim/text.h"
@@ -217,6 +218,19 @@ static void draw_store(qr_sim_plan_t *plan, qr_prng_t *prng)
     draw_store_faults(plan, prng);
 }
 
+/* Memory of a third of the worlds with a store holds everything that is captured, of another a few parts; in a third clients leave soon.
+ * From a generator of its own. */
+static void draw_ram(qr_sim_plan_t *plan)
+{
+    qr_prng_t prng;
+    qr_prng_init(&prng, plan->seed ^ 0x72616d2074696572u);
+    uint32_t slots = between(&prng, 1, 6);
+    if (plan->store.bytes_max && !qr_prng_one_in(&prng, 3)) plan->store.ram_slots = qr_prng_one_in(&prng, 2) ? slots : QR_SIM_RAM_SLOTS;
+    if (!plan->store.bytes_max || !qr_prng_one_in(&prng, 3)) return;
+    plan->workload.cancel_one_in = between(&prng, 2, 4); /* while rows move */
+    plan->workload.cancel_us = plan->local_us * 10 + plan->link_us + qr_prng_below(&prng, 10000);
+}
+
 /* Lanes that get pages by tranches out of small pools, so that later requests make room for earlier ones. */
 static void draw_over_commit(qr_sim_plan_t *plan, qr_prng_t *prng, bool mixed)
 {
@@ -363,6 +377,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
         draw_more(plan);
     draw_catalog(plan, &other);
     draw_store(plan, &of_store);
+    draw_ram(plan);
     draw_over_commit(plan, &of_store, profile == QR_PROFILE_MIXED);
     draw_patience(plan);
     if (plan->catalog.chains) w->read_us = 0; /* a heartbeat that ends alone leaves the question for its numbers open for good */
@@ -430,7 +445,7 @@ static void fill_given(qr_given_t *given, const qr_sim_plan_t *plan, const qr_si
         given->params.store[0] = '/';
         given->params.captures = QR_CAPTURES_MAX;
     }
-    given->params.ram_bytes = 0; /* the fake storage has no RAM tier: it leases files only, so every restore reads its disk */
+    given->params.ram_bytes = plan->store.bytes_max ? plan->store.ram_slots : 0; /* whoever asks about memory asks whether there is any */
     given->params.over_commit = plan->over_commit;
     given->params.spill_bytes = plan->over_commit ? (uint64_t)plan->spill_pages * plan->page_tokens * 8 : 0;
     if (plan->over_commit) {
@@ -539,11 +554,21 @@ static void run_phases(stage_t *stage, qr_sim_result_t *result)
             if (!qr_sim_moves_are_quiet(world, n, d, text, sizeof text)) fail(result, text);
 }
 
+/* Which conversations there were. */
+static void hear_talk(uint8_t said[QR_SIM_TALKS], const qr_message_t *message)
+{
+    uint8_t from = qr_address_role(message->from), to = qr_address_role(message->to);
+    const qr_roles_row_t *ask = qr_roles_find(from, to, message->type), *row = ask ? ask : qr_roles_question(from, to, message->type);
+    const qr_roles_row_t *first = qr_roles_at(0);
+    if (row && row >= first && row < first + QR_SIM_TALKS) said[row - first] |= ask ? QR_SIM_ASKED : QR_SIM_ANSWERED;
+}
+
 /* Every message: the judge, and where rows move those who know what may be moved. */
 static void see(const qr_given_t *given, uint64_t actor, const qr_message_t *message, uint64_t now_us)
 {
     qr_sim_judge_see(given, actor, message, now_us);
     const qr_sim_world_given_t *mine = qr_sim_given(given);
+    if (message->from == actor) hear_talk(mine->said, message);
     if (mine->store) qr_sim_catalog_watch(mine->catalog, message, message->from == actor);
     if ((mine->store || mine->spills) && message->from == actor) qr_sim_moves_watch(given, message);
 }
@@ -556,7 +581,7 @@ bool qr_sim_plan_run(const qr_sim_plan_t *plan, qr_sim_result_t *ret_result, FIL
     memset(ret_result, 0, sizeof *ret_result);
     stage_t stage = {NULL, plan, judge_new(plan), NULL, NULL, false};
     for (uint32_t n = 0; n < plan->node_count; n++)
-        mine[n] = (qr_sim_world_given_t){.cost = plan->cost, .clients = &workload, .judge = stage.judge};
+        mine[n] = (qr_sim_world_given_t){.cost = plan->cost, .clients = &workload, .judge = stage.judge, .said = ret_result->said};
     fill_uneven(givens, mine, plan);
     workload.rows_most = rows_most(plan, givens);
     bool has_catalog = plan->catalog.chains > 0 && plan->mesh_count <= 1;
@@ -694,6 +719,7 @@ uint32_t qr_sim_plan_shrink(qr_sim_plan_t *plan, uint32_t runs_most)
                    {offsetof(qr_sim_plan_t, workload.again_rows), 0},
                    {offsetof(qr_sim_plan_t, workload.drop_us), 0},
                    {offsetof(qr_sim_plan_t, store.slots), 1},
+                   {offsetof(qr_sim_plan_t, store.ram_slots), 0},
                    {offsetof(qr_sim_plan_t, workload.cancel_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.budget_one_in), 0},
                    {offsetof(qr_sim_plan_t, workload.text_one_in), 0},
@@ -736,8 +762,9 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
             (unsigned long long)w->seed, (unsigned long long)w->gap_us, (unsigned long long)w->busy_until_us,
             (unsigned long long)w->last_us, w->requests, w->last_requests, w->prompt_most, w->answer_most, w->prefixes, w->prefix_tokens,
             w->cancel_one_in, w->budget_one_in, w->burst_one_in, w->grow_one_in, w->text_one_in, w->salt_one_in, w->faults, w->fail_over);
-    fprintf(out, "%u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %lluu},\n", w->stop_one_in, w->chat_one_in, w->tenant_one_in, w->slow_one_in,
-            w->slow_bytes, w->slow_us, w->probe_us, w->read_us, w->drop_us, w->again_rows, w->again_tries, (unsigned long long)w->again_us);
+    fprintf(out, "%u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %u, %lluu, %lluu},\n", w->stop_one_in, w->chat_one_in, w->tenant_one_in,
+            w->slow_one_in, w->slow_bytes, w->slow_us, w->probe_us, w->read_us, w->drop_us, w->again_rows, w->again_tries,
+            (unsigned long long)w->again_us, (unsigned long long)w->cancel_us);
     fprintf(out, " .cost = {%lluu, %lluu, %lluu}, .link_us = %llu, .local_us = %llu, .check_every = %u,\n",
             (unsigned long long)plan->cost.base_us, (unsigned long long)plan->cost.row_ns, (unsigned long long)plan->cost.lane_us,
             (unsigned long long)plan->link_us, (unsigned long long)plan->local_us, plan->check_every);
@@ -752,8 +779,9 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
                 (unsigned long long)c->busy_until_us, (unsigned long long)c->seed);
     const qr_sim_store_work_t *s = &plan->store;
     if (s->bytes_max)
-        fprintf(out, ",\n .store = {%lluu, %lluu, %lluu, %u, %u, %u, 0}", (unsigned long long)s->bytes_max, (unsigned long long)s->write_us,
-                (unsigned long long)s->move_ns, s->slots, s->restore_max_ms, s->capture_max_ms);
+        fprintf(out, ",\n .store = {%lluu, %lluu, %lluu, %u, %u, %u, %u}", (unsigned long long)s->bytes_max,
+                (unsigned long long)s->write_us, (unsigned long long)s->move_ns, s->slots, s->restore_max_ms, s->capture_max_ms,
+                s->ram_slots);
     if (plan->over_commit)
         fprintf(out,
                 ",\n .over_commit = %u, .tranche_tokens = %u, .preempt_quantum = %u, .spill_row_ns = %lluu, .spill_pages = %u, "
@@ -872,6 +900,9 @@ static void print_store(const qr_sim_store_counts_t *t, const qr_sim_spills_t *s
            (unsigned long long)t->leases, (unsigned long long)t->uploads, (unsigned long long)t->uploads_failed,
            (unsigned long long)t->downloads, (unsigned long long)t->fenced, (unsigned long long)t->restores,
            (unsigned long long)t->restores_whole, (unsigned long long)t->restored_rows);
+    printf("  memory: %llu parts came in, %llu left, %llu were leased; %llu damaged, %llu of those found\n",
+           (unsigned long long)t->ram_entered, (unsigned long long)t->ram_left, (unsigned long long)t->ram_leases,
+           (unsigned long long)t->ram_damage_done, (unsigned long long)t->ram_damage_found);
 }
 
 /* Closes the trace. A run that ended before its last seed is traced now: `plan` is the seed it ended at, the same seed has the same

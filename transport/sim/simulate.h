@@ -44,9 +44,12 @@ typedef struct qr_sim_plan {
     uint32_t uneven;               /* not 0: nodes differ in pools and costs, drawn from it */
     qr_sim_store_work_t store;     /* bytes_max 0: this world has no store; it needs a catalog */
     uint32_t over_commit, tranche_tokens, preempt_quantum;
-    uint64_t spill_row_ns; /* most of one row of a preempted request moved */
+    uint64_t spill_row_ns;                   /* most of one row of a preempted request moved */
     uint32_t spill_pages, spill_fail_one_in; /* room for rows of preempted requests in pages, 0: they are computed again; moves that fail */
 } qr_sim_plan_t;
+
+enum { QR_SIM_TALKS = 256 }; /* most rows of actors/roles.def */
+enum { QR_SIM_ASKED = 1, QR_SIM_ANSWERED = 2 };
 
 typedef struct qr_sim_result {
     char finding[QR_SIM_FINDING_BYTES]; /* "" = none */
@@ -56,6 +59,7 @@ typedef struct qr_sim_result {
     qr_sim_catalog_counts_t catalog;
     qr_sim_store_counts_t store;
     qr_sim_spills_t spills;
+    uint8_t said[QR_SIM_TALKS]; /* QR_SIM_* of each row of actors/roles.def (qr_roles_at) */
 } qr_sim_result_t;
 
 /* nodes 0: drawn. */

@@ -10,11 +10,15 @@
 
 enum { LEASES = 64, WRITES = 8, DROPS = 64, HEADER_BYTES = 64, DEVICES = 2 };
 enum { ABSENT, WRITING, DURABLE, ASIDE }; /* of a file; ASIDE: damaged, and nobody may have it again */
+enum { EMPTY, FILLING, KEPT, LEAVING };   /* of a RAM slot; LEAVING: found by nobody, and read to its end */
+enum { NO_PLACE_ONE_IN = 6, LEAVES_ONE_IN = 8 };
 
 typedef struct disk {
     qr_sim_file_t *files; /* [capacity] */
     uint32_t count, capacity;
     qr_sim_slot_t slots[DEVICES][QR_STAGING_SLOTS_MAX];
+    qr_sim_bytes_t memory[QR_SIM_RAM_SLOTS];
+    uint64_t lives; /* of its storage; memory is void with each */
 } disk_t;
 
 struct qr_sim_store {
@@ -97,6 +101,19 @@ static qr_sim_file_t *part_of(const disk_t *disk, const uint8_t chain[32], uint3
     return NULL;
 }
 
+qr_sim_bytes_t *qr_sim_store_memory(qr_sim_store_t *s, uint32_t node, uint32_t slot, uint64_t *ret_life)
+{
+    if (slot >= s->work.ram_slots) return NULL;
+    *ret_life = s->disks[node].lives;
+    return &s->disks[node].memory[slot];
+}
+
+/* Whether this is a part as it was verified. */
+static bool is_intact(const qr_sim_bytes_t *b, const uint8_t chain[32], uint32_t group)
+{
+    return b->whole && b->group == group && memcmp(b->chain, chain, 32) == 0 && qr_sim_store_digest(b) == b->digest;
+}
+
 /* A part that may be found and leased. */
 static qr_sim_file_t *ready_part(const disk_t *disk, const uint8_t chain[32], uint32_t group)
 {
@@ -177,12 +194,19 @@ static void damage(qr_sim_store_t *s, disk_t *disk, qr_sim_file_t *f)
 typedef struct lease {
     uint64_t id, holder; /* id 0: free */
     uint8_t chain[32];
-    uint32_t group, blamed; /* blamed: transfer told its holder that the file is damaged */
+    uint32_t group, blamed; /* blamed: transfer told its holder that it is damaged */
+    uint32_t slot, fill;    /* RAM slot + 1 that it is of, and that its upload fills; 0: none */
 } lease_t;
+
+typedef struct ram_slot {
+    uint8_t chain[32];
+    uint32_t state, group, readers, unused; /* readers: leases, or 1 who fills */
+    uint64_t touched;
+} ram_slot_t;
 
 typedef struct write {
     uint64_t from, key, due_us, asked_us; /* from 0: free */
-    uint32_t slot, reason;                /* reason: decided when it was asked */
+    uint32_t slot, reason, fill, unused;  /* reason: decided when it was asked; fill: as a lease's */
     uint64_t shortfall;
     qr_sim_bytes_t bytes;
 } write_t;
@@ -202,6 +226,7 @@ typedef struct storage {
     lease_t leases[LEASES];
     write_t writes[WRITES];
     drop_t drops[DROPS];
+    ram_slot_t ram[QR_SIM_RAM_SLOTS];
 } storage_t;
 
 typedef struct call {
@@ -212,6 +237,121 @@ typedef struct call {
     const qr_message_t *message;
     qr_outbox_t *outbox;
 } call_t;
+
+/* ---- the RAM tier (G7): `place` is a slot + 1, 0 = none ---- */
+
+static uint32_t ram_find(const call_t *call, const uint8_t chain[32], uint32_t group)
+{
+    for (uint32_t i = 0; i < call->store->work.ram_slots; i++) {
+        const ram_slot_t *r = &call->self->ram[i];
+        if ((r->state == FILLING || r->state == KEPT) && r->group == group && memcmp(r->chain, chain, 32) == 0) return i + 1;
+    }
+    return 0;
+}
+
+static bool ram_keeps(const call_t *call, const uint8_t chain[32], uint32_t group)
+{
+    uint32_t place = ram_find(call, chain, group);
+    return place && call->self->ram[place - 1].state == KEPT;
+}
+
+static void ram_leave(const call_t *call, uint32_t place)
+{
+    ram_slot_t *r = &call->self->ram[place - 1];
+    r->state = r->readers ? LEAVING : EMPTY;
+    call->store->counts.ram_left++;
+}
+
+/* One reader less, or what is being filled is given up. */
+static void ram_let_go(const call_t *call, uint32_t place)
+{
+    ram_slot_t *r = &call->self->ram[place - 1];
+    r->readers--;
+    if (r->state == FILLING || (r->state == LEAVING && !r->readers)) r->state = EMPTY;
+}
+
+/* What nobody reads and was asked for the longest time ago. */
+static uint32_t ram_victim(const call_t *call)
+{
+    uint32_t least = 0;
+    for (uint32_t i = 0; i < call->store->work.ram_slots; i++) {
+        const ram_slot_t *r = &call->self->ram[i];
+        if (r->state == KEPT && !r->readers && (!least || r->touched < call->self->ram[least - 1].touched)) least = i + 1;
+    }
+    return least;
+}
+
+/* A place to fill; 0: the part stays out. */
+static uint32_t ram_reserve(const call_t *call, const uint8_t chain[32], uint32_t group)
+{
+    uint32_t place = 0, slots = call->store->work.ram_slots;
+    if (!slots || ram_find(call, chain, group) || (qr_sim_world() && qr_sim_draw(NO_PLACE_ONE_IN) == 0)) return 0;
+    while (place < slots && call->self->ram[place].state != EMPTY) place++;
+    if (place++ == slots) {
+        place = ram_victim(call);
+        if (!place) return 0;
+        ram_leave(call, place);
+    }
+    ram_slot_t *r = &call->self->ram[place - 1];
+    *r = (ram_slot_t){.state = FILLING, .group = group, .readers = 1};
+    memcpy(r->chain, chain, 32);
+    call->disk->memory[place - 1].whole = 0;
+    return place;
+}
+
+static void ram_keep(const call_t *call, uint32_t place)
+{
+    ram_slot_t *r = &call->self->ram[place - 1];
+    r->state = KEPT;
+    r->readers = 0;
+    r->touched = ++call->store->clock;
+    call->store->counts.ram_entered++;
+}
+
+/* Something leaves now and then. */
+static void ram_weather(const call_t *call)
+{
+    if (!call->store->work.ram_slots || !qr_sim_world() || qr_sim_draw(LEAVES_ONE_IN)) return;
+    if (ram_victim(call)) ram_leave(call, ram_victim(call));
+}
+
+static void on_ram_find(const call_t *call)
+{
+    const qr_ram_find_t *b = &call->message->body.ram_find;
+    uint32_t depth = 0;
+    ram_weather(call);
+    for (bool all = true; all && depth < b->chains.count / 32; depth += all)
+        for (uint32_t g = 0; g < call->given->layout.group_count; g++) all = all && ram_keeps(call, b->chains.data + 32 * (size_t)depth, g);
+    qr_send(call->outbox, call->message->from, ram_found, (&(qr_ram_found_t){.key = b->key, .depth = depth}));
+}
+
+/* Fills `lease` with one of memory, if the part is there. */
+static bool ram_lease(const call_t *call, lease_t *lease, qr_chunk_leased_t *body)
+{
+    const qr_chunk_lease_t *b = &call->message->body.chunk_lease;
+    uint32_t place = ram_keeps(call, b->chain.bytes, b->group) ? ram_find(call, b->chain.bytes, b->group) : 0;
+    if (!place) return false;
+    ram_slot_t *r = &call->self->ram[place - 1];
+    uint32_t one_in = qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_ROT);
+    if (one_in && qr_sim_draw(one_in) == 0) { /* G4 */
+        qr_sim_bytes_t *memory = &call->disk->memory[place - 1];
+        memory->words[qr_sim_draw(memory->count)] ^= 1ull << qr_sim_draw(64);
+        call->store->counts.ram_damage_done++;
+    }
+    r->readers++;
+    r->touched = ++call->store->clock;
+    *lease = (lease_t){.id = ++call->store->lease, .holder = call->message->from, .group = b->group, .slot = place};
+    memcpy(lease->chain, b->chain.bytes, 32);
+    *body = (qr_chunk_leased_t){.key = b->key, .lease = lease->id, .trusted = 1, .kept = place};
+    body->bytes = HEADER_BYTES + 8ull * call->disk->memory[place - 1].count;
+    qr_sim_file_t *f = ready_part(call->disk, b->chain.bytes, b->group);
+    if (f) {
+        memcpy(body->content.bytes, f->content, 32);
+        f->key = ++call->store->clock;
+    }
+    call->store->counts.ram_leases++;
+    return true;
+}
 
 /* ---- losses: files that are set aside ---- */
 
@@ -270,10 +410,15 @@ static void on_lease(const call_t *call)
 {
     const qr_chunk_lease_t *b = &call->message->body.chunk_lease;
     qr_chunk_leased_t body = {.key = b->key, .reason = QR_E_NOT_FOUND};
-    qr_sim_file_t *f = ready_part(call->disk, b->chain.bytes, b->group);
-    uint32_t one_in = qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_ROT);
     lease_t *lease = call->self->leases;
     while (lease < call->self->leases + LEASES && lease->id) lease++;
+    ram_weather(call);
+    if (lease < call->self->leases + LEASES && ram_lease(call, lease, &body)) {
+        qr_send(call->outbox, call->message->from, chunk_leased, &body);
+        return;
+    }
+    qr_sim_file_t *f = ready_part(call->disk, b->chain.bytes, b->group);
+    uint32_t one_in = qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_ROT);
     if (f && one_in && !f->damaged && qr_sim_draw(one_in) == 0) damage(call->store, call->disk, f);
     bool seen = f && (f->removed || !f->on_disk.whole); /* it is not there, or its size is not what it was */
     if (seen && !f->leases && (f->removed || qr_sim_draw(2))) {
@@ -290,6 +435,7 @@ static void on_lease(const call_t *call)
         body = (qr_chunk_leased_t){.key = b->key, .lease = lease->id, .bytes = f->bytes, .trusted = f->trusted_epoch == call->self->epoch};
         memcpy(body.content.bytes, f->content, 32);
         body.stamp.bytes[0] = (uint8_t)(1 + f->times);
+        body.keep = lease->fill = ram_reserve(call, f->chain, f->group);
         call->store->counts.leases++;
     }
     qr_send(call->outbox, call->message->from, chunk_leased, &body);
@@ -312,11 +458,45 @@ static void try_delete(const call_t *call, qr_sim_file_t *f)
     call->store->counts.dropped++;
 }
 
-static void end_lease(const call_t *call, lease_t *lease, bool trust, uint32_t reason)
+/* Memory that is read no more. What is wrong with it is not the file's fault. */
+static void end_ram_lease(const call_t *call, lease_t *lease, uint32_t reason)
 {
+    const ram_slot_t *r = &call->self->ram[lease->slot - 1];
+    if (reason && is_intact(&call->disk->memory[lease->slot - 1], lease->chain, lease->group))
+        qr_sim_finding("node %u: intact memory is called damaged (%s)", call->self->node + 1, qr_error_name((int)reason));
+    call->store->counts.ram_damage_found += reason != 0;
+    lease->id = 0;
+    if (reason && r->state == KEPT) ram_leave(call, lease->slot);
+    ram_let_go(call, lease->slot);
+}
+
+/* What a lease's upload put into memory: kept if its holder says so (and then it is there), else given up. */
+static void end_fill(const call_t *call, lease_t *lease, const qr_sim_file_t *f, bool kept, uint32_t reason)
+{
+    bool there = lease->fill && is_intact(&call->disk->memory[lease->fill - 1], lease->chain, lease->group);
+    if (kept && !there) qr_sim_finding("node %u: memory is said to hold a part and does not", call->self->node + 1);
+    if (!lease->fill) return;
+    if (kept && !reason && f->state == DURABLE && !f->leaving)
+        ram_keep(call, lease->fill);
+    else
+        ram_let_go(call, lease->fill);
+    lease->fill = 0;
+}
+
+/* kept: 1 or 0 as its holder says, 2: the holder is gone. */
+static void end_lease(const call_t *call, lease_t *lease, bool trust, uint32_t reason, uint32_t kept)
+{
+    if (lease->slot) {
+        if (kept == 1) qr_sim_finding("node %u: memory is said to be filled by a lease of memory", call->self->node + 1);
+        end_ram_lease(call, lease, reason);
+        return;
+    }
     qr_sim_file_t *f = part_of(call->disk, lease->chain, lease->group);
     if (!f || !f->leases) qr_sim_finding("node %u: a leased file is gone", call->self->node + 1);
+    if (kept == 0 && !reason && lease->fill && is_intact(&call->disk->memory[lease->fill - 1], lease->chain, lease->group))
+        qr_sim_finding("node %u: memory that was filled and verified is given up", call->self->node + 1);
     f->leases--;
+    end_fill(call, lease, f, kept == 1, reason);
     lease->id = 0;
     if (trust && f->state == DURABLE) f->trusted_epoch = call->self->epoch;
     if (reason && f->state == DURABLE && !f->leaving) {
@@ -334,24 +514,40 @@ static void on_release(const call_t *call)
         lease_t *lease = &call->self->leases[i];
         if (lease->id != b->lease || lease->holder != call->message->from) continue;
         if (lease->blamed && !b->damage) qr_sim_finding("node %u: a damaged file is given back without a word", call->self->node + 1);
-        end_lease(call, lease, b->trust == 1, b->damage);
+        end_lease(call, lease, b->trust == 1, b->damage, b->kept == 1);
         body.reason = 0;
     }
     if (body.reason && qr_sim_world()) qr_sim_finding("node %u: a lease is given back that is not held", call->self->node + 1);
     qr_send(call->outbox, call->message->from, chunk_released, &body);
 }
 
-void qr_sim_store_blame(const qr_world_t *world, uint32_t node, uint64_t holder, const qr_sim_file_t *f)
+void qr_sim_store_blame(const qr_world_t *world, uint32_t node, uint64_t holder, const uint8_t chain[32], uint32_t group, bool memory)
 {
     storage_t *self = world ? qr_world_state(world, qr_sim_address(node, 0, QR_ROLE_storage)) : NULL;
     lease_t *its = NULL;
     for (uint32_t i = 0; self && i < LEASES; i++) {
         lease_t *lease = &self->leases[i];
-        if (!lease->id || lease->holder != holder || lease->group != f->group || memcmp(lease->chain, f->chain, 32)) continue;
+        if (!lease->id || lease->holder != holder || lease->group != group || memcmp(lease->chain, chain, 32)) continue;
+        if ((lease->slot != 0) != memory) continue;
         if (its) return; /* two restores: either may be meant */
         its = lease;
     }
     if (its) its->blamed = 1;
+}
+
+bool qr_sim_store_may(const qr_world_t *world, uint32_t node, uint64_t holder, const uint8_t chain[32], uint32_t group, uint32_t kept,
+                      uint32_t keep)
+{
+    enum { SETTLED_US = 100000 }; /* those who asked the storage before have heard of its end */
+    uint64_t address = qr_sim_address(node, 0, QR_ROLE_storage);
+    const storage_t *self = world ? qr_world_state(world, address) : NULL;
+    if (!self || qr_world_now_us(world) < qr_world_started_us(world, address) + SETTLED_US) return true;
+    for (uint32_t i = 0; i < LEASES; i++) {
+        const lease_t *lease = &self->leases[i];
+        bool part = lease->id && lease->holder == holder && lease->group == group && memcmp(lease->chain, chain, 32) == 0;
+        if (part && lease->slot == kept && (!keep || lease->fill == keep)) return true;
+    }
+    return false;
 }
 
 /* Why a write is not going to be, or 0. */
@@ -413,6 +609,7 @@ static void on_write(const call_t *call)
     f->due_us = w->due_us;
     f->on_disk = w->bytes;
     qr_sim_store_name(&f->on_disk, f->content);
+    w->fill = ram_reserve(call, f->chain, f->group);
 }
 
 /* What became of a write whose time has come. */
@@ -441,6 +638,13 @@ static void end_write(const call_t *call, write_t *w)
     } else if (!w->reason && !(f && f->state == DURABLE)) {
         w->reason = QR_E_IO; /* it was there when it was asked */
     }
+    if (w->fill && !w->reason) {
+        call->disk->memory[w->fill - 1] = f->on_disk;
+        ram_keep(call, w->fill);
+    } else if (w->fill) {
+        ram_let_go(call, w->fill);
+    }
+    w->fill = 0;
     qr_chunk_written_t body = {
         .key = w->key, .reason = w->reason, .shortfall_bytes = w->shortfall, .write_us = call->message->now_us - w->asked_us};
     if (!w->reason) {
@@ -482,6 +686,7 @@ static void on_drop(const call_t *call)
     drop_t *d = call->self->drops;
     while (d < call->self->drops + DROPS && d->from) d++;
     bool stands = f && (f->state == DURABLE || f->state == ASIDE);
+    if (ram_keeps(call, b->chain.bytes, b->group)) ram_leave(call, ram_find(call, b->chain.bytes, b->group));
     if (!stands || d == call->self->drops + DROPS) {
         uint32_t reason = stands ? QR_E_BUSY : QR_E_NOT_FOUND;
         qr_send(call->outbox, call->message->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = b->key, .reason = reason}));
@@ -501,11 +706,12 @@ static void on_link_down(const call_t *call)
     for (uint32_t i = 0; i < DEVICES; i++) call->self->watches[i].from = 0;
     for (uint32_t i = 0; i < call->disk->count; i++) call->disk->files[i].told = 0;
     for (uint32_t i = 0; i < LEASES; i++)
-        if (call->self->leases[i].id) end_lease(call, &call->self->leases[i], false, 0);
+        if (call->self->leases[i].id) end_lease(call, &call->self->leases[i], false, 0, 2);
     for (uint32_t i = 0; i < WRITES; i++) {
         write_t *w = &call->self->writes[i];
         qr_sim_file_t *f = w->from ? part_of(call->disk, w->bytes.chain, w->bytes.group) : NULL;
         if (f && f->state == WRITING) unmake(f); /* nothing of it may stay: its slot is in other hands */
+        if (w->from && w->fill) ram_let_go(call, w->fill);
         w->from = 0;
     }
 }
@@ -513,6 +719,8 @@ static void on_link_down(const call_t *call)
 static void on_start(const call_t *call)
 {
     call->self->epoch = call->message->body.start.epoch;
+    call->disk->lives++;
+    for (uint32_t i = 0; i < QR_SIM_RAM_SLOTS; i++) call->disk->memory[i].whole = 0;
     for (uint32_t i = 0; i < call->disk->count; i++) {
         qr_sim_file_t *f = &call->disk->files[i];
         f->leases = 0;
@@ -556,7 +764,7 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
     case QR_MESSAGE_metrics_read: qr_send(outbox, message->from, metrics, (&(qr_metrics_t){0})); break;
     case QR_MESSAGE_alarm: on_time(&call); break;
     case QR_MESSAGE_chunk_find: on_find(&call); break;
-    case QR_MESSAGE_ram_find: qr_send(outbox, message->from, ram_found, (&(qr_ram_found_t){.key = message->body.ram_find.key})); break;
+    case QR_MESSAGE_ram_find: on_ram_find(&call); break;
     case QR_MESSAGE_chunk_lease: on_lease(&call); break;
     case QR_MESSAGE_chunk_release: on_release(&call); break;
     case QR_MESSAGE_chunk_write: on_write(&call); break;
@@ -585,12 +793,20 @@ static void storage_init(void *block, const qr_given_t *given, uint64_t address)
     self->node = qr_address_node(address) - 1;
 }
 
-/* G5 */
+/* G5, G7 */
 static void storage_check(const void *block, const qr_given_t *given)
 {
     const storage_t *self = block;
     const qr_sim_store_t *store = store_of(given);
     qr_assert(bytes_used(&store->disks[self->node]) <= store->work.bytes_max);
+    uint32_t readers = 0, leases = 0;
+    for (uint32_t i = 0; i < QR_SIM_RAM_SLOTS; i++) {
+        readers += self->ram[i].readers;
+        qr_assert(i < store->work.ram_slots || self->ram[i].state == EMPTY);
+    }
+    for (uint32_t i = 0; i < LEASES; i++) leases += self->leases[i].id && (self->leases[i].slot || self->leases[i].fill);
+    for (uint32_t i = 0; i < WRITES; i++) leases += self->writes[i].from && self->writes[i].fill;
+    qr_assert(readers == leases);
 }
 
 static void storage_print(const void *block, const qr_given_t *given, qr_text_t *text)

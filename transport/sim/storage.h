@@ -9,7 +9,10 @@
  * G4. Silent damage happens to leased and unleased files alike; whoever was told so by transfer tells storage.
  * G5. The files of a disk never hold more than bytes_max.
  * G6. In the end the log says of no file that was found damaged that it stands there.
- * No RAM tier: a lease is always of a file (kept 0, keep 0); the tier is tested on the real storage and transfer (tests/conversations). */
+ * G7. The RAM tier: at most ram_slots parts in memory of storage's process, whose file was published here. A part comes in with its write
+ *     or with the upload of a leased file; who says that it is in (chunk_release) has verified it: what lies there is held against that.
+ *     Slots leave when somebody needs one, for no reason, and with a chunk_drop, never while one is read. Memory fails in silence, like
+ *     files (G4); memory that is called damaged is, and the file is not to blame for it. */
 #ifndef QR_SIM_STORAGE_H
 #define QR_SIM_STORAGE_H
 
@@ -18,17 +21,18 @@
 
 /* `bytes_max` 0: this world has no store. */
 typedef struct qr_sim_store_work {
-    uint64_t bytes_max;         /* of one disk */
-    uint64_t write_us, move_ns; /* most of one write and of its sync; most of one row moved */
-    uint32_t slots, restore_max_ms, capture_max_ms, unused;
+    uint64_t bytes_max;                                        /* of one disk */
+    uint64_t write_us, move_ns;                                /* most of one write and of its sync; most of one row moved */
+    uint32_t slots, restore_max_ms, capture_max_ms, ram_slots; /* ram_slots 0: no RAM tier */
 } qr_sim_store_work_t;
 
 typedef struct qr_sim_store_counts {
     uint64_t written, failed, torn, adopted, shortfalls, dropped, leases, uploads, uploads_failed, damage_done, damage_found, fenced,
-        downloads, restores, restores_whole, restored_rows;
+        downloads, restores, restores_whole, restored_rows, ram_leases, ram_entered, ram_left, ram_damage_done, ram_damage_found;
 } qr_sim_store_counts_t;
 
 enum { QR_SIM_FILE_ROWS = 64 }; /* most rows of a chunk in these worlds */
+enum { QR_SIM_RAM_SLOTS = 32 }; /* most of one node */
 
 /* What is on the disk under a file's name. */
 typedef struct qr_sim_bytes {
@@ -67,8 +71,13 @@ qr_sim_store_counts_t *qr_sim_store_counts(qr_sim_store_t *store);
 bool qr_sim_store_has(const qr_sim_store_t *store, uint32_t node, const uint8_t chain[32], uint32_t group);
 /* The file of that name, NULL without one. */
 qr_sim_file_t *qr_sim_store_file(qr_sim_store_t *store, uint32_t node, const uint8_t content[32]);
-/* The holder of a lease on this file was told that it is damaged (G4). */
-void qr_sim_store_blame(const qr_world_t *world, uint32_t node, uint64_t holder, const qr_sim_file_t *file);
+/* The holder of a lease on this part, of its file or of its memory, was told that it is damaged (G4). */
+void qr_sim_store_blame(const qr_world_t *world, uint32_t node, uint64_t holder, const uint8_t chain[32], uint32_t group, bool memory);
+/* The memory of a RAM slot, whole 0: no header; *ret_life: of the storage that it belongs to, whose end makes it void. NULL: no such slot. */
+qr_sim_bytes_t *qr_sim_store_memory(qr_sim_store_t *store, uint32_t node, uint32_t slot, uint64_t *ret_life);
+/* Whether this holder has a lease of that part that is of this memory (kept: RAM slot + 1, 0: its file), and whose upload may fill that (keep). */
+bool qr_sim_store_may(const qr_world_t *world, uint32_t node, uint64_t holder, const uint8_t chain[32], uint32_t group, uint32_t kept,
+                      uint32_t keep);
 /* Name and digest of these bytes. */
 uint64_t qr_sim_store_digest(const qr_sim_bytes_t *bytes);
 void qr_sim_store_name(const qr_sim_bytes_t *bytes, uint8_t ret_content[32]);

@@ -5,7 +5,16 @@
 #include "base/prng.h"
 #include "transport/sim/catalog.h"
 
-enum { PAGES_MAX = 256, PINS = 16, ASKED = 128, ROWS_MAX = 1024, GARBAGE_ONE_IN = 4, SPILLS = 64, SPILL_MOVES = QR_LANES_MAX + 1 };
+enum {
+    PAGES_MAX = 256,
+    PINS = 16,
+    ASKED = 128,
+    ROWS_MAX = 1024,
+    GARBAGE_ONE_IN = 4,
+    MEMORY_FASTER = 8,
+    SPILLS = 64,
+    SPILL_MOVES = QR_LANES_MAX + 1
+};
 
 /* Pages that something may be done with. */
 typedef struct claim {
@@ -21,6 +30,8 @@ typedef struct move {
     uint32_t open, group, slot, start, end, at, from_row, first_block, count, whole; /* rows [start, end); at: the next one to move */
     uint64_t pages[PAGES_MAX], tokens, stamp;
     uint32_t reason, damage, fails, garbage; /* fails: it will; garbage: it scribbles first */
+    uint32_t kept, keep;                     /* RAM slot + 1 it comes from, and that it fills; 0: none */
+    uint64_t life;                           /* of that memory, when it was opened */
     uint8_t content[32], parent[32], chain[32];
     qr_sim_bytes_t file; /* as it was opened: it may be deleted meanwhile */
     const qr_sim_file_t *blame;
@@ -109,6 +120,14 @@ static bool move_fails(const transfer_t *self)
     return one_in && qr_sim_draw(one_in) == 0;
 }
 
+/* H7 */
+static void fill_memory(const transfer_t *self, const qr_given_t *given, const move_t *m)
+{
+    uint64_t life;
+    qr_sim_bytes_t *memory = qr_sim_store_memory(qr_sim_given(given)->store, self->node, m->keep - 1, &life);
+    if (memory && life == m->life) *memory = m->file;
+}
+
 static void answer_upload(const transfer_t *self, const qr_given_t *given, move_t *m, uint32_t reason, uint64_t now_us, qr_outbox_t *outbox)
 {
     qr_page_uploaded_t body = {.key = m->key, .reason = reason, .damage = reason && reason == m->reason && m->damage};
@@ -119,7 +138,8 @@ static void answer_upload(const transfer_t *self, const qr_given_t *given, move_
     counts_of(given)->uploads_failed += reason != 0;
     counts_of(given)->damage_found += body.damage;
     uint64_t asker = qr_address_partner(self->address, QR_ROLE_restore_streamer);
-    if (body.damage && m->blame) qr_sim_store_blame(qr_sim_world(), self->node, asker, m->blame);
+    if (!reason && m->keep) fill_memory(self, given, m);
+    if (body.damage && (m->blame || m->kept)) qr_sim_store_blame(qr_sim_world(), self->node, asker, m->chain, m->group, m->kept != 0);
     qr_send(outbox, asker, page_uploaded, &body);
     m->open = 0;
 }
@@ -141,8 +161,19 @@ static uint32_t judge_file(move_t *m)
     return m->fails ? QR_E_IO : 0;
 }
 
+/* Memory instead of a file: nothing of it is on the disk, and its name says nothing. */
+static void open_memory(const transfer_t *self, const qr_given_t *given, move_t *m)
+{
+    m->file = *qr_sim_store_memory(qr_sim_given(given)->store, self->node, m->kept - 1, &m->life);
+    m->whole = 0;
+    m->fails = move_fails(self);
+    m->garbage = m->fails || qr_sim_draw(GARBAGE_ONE_IN) == 0;
+    m->reason = judge_file(m);
+}
+
 static void open_file(const transfer_t *self, const qr_given_t *given, move_t *m)
 {
+    if (m->keep) qr_sim_store_memory(qr_sim_given(given)->store, self->node, m->keep - 1, &m->life)->whole = 0;
     const qr_sim_file_t *f = qr_sim_store_file(qr_sim_given(given)->store, self->node, m->content);
     m->blame = f;
     m->damage = f == NULL;
@@ -160,7 +191,10 @@ static void advance_upload(const transfer_t *self, const qr_given_t *given, move
 {
     if (!m->began_us) {
         m->began_us = now_us;
-        open_file(self, given, m);
+        if (m->kept)
+            open_memory(self, given, m);
+        else
+            open_file(self, given, m);
         m->at = m->from_row;
         if (m->reason == QR_E_NOT_FOUND) {
             answer_upload(self, given, m, m->reason, now_us, outbox);
@@ -170,11 +204,12 @@ static void advance_upload(const transfer_t *self, const qr_given_t *given, move
             *row_of(self, given, m, r, true) = (qr_sim_row_word_t){qr_sim_draw(UINT64_MAX), 0}; /* H2 */
     }
     uint32_t size = given->layout.page_tokens, to = qr_min_u32(m->end, (m->at / size + 1) * size);
+    uint32_t cost = m->kept ? qr_max_u32(1, size / MEMORY_FASTER) : size;
     for (; m->at < to; m->at++)
         if (m->at - m->start < m->file.count && !m->fails)
             *row_of(self, given, m, m->at, true) = (qr_sim_row_word_t){m->file.words[m->at - m->start], m->file.scope};
     if (m->at == m->end) answer_upload(self, given, m, m->reason, now_us, outbox);
-    m->due_us = now_us + move_us(self, given, size);
+    m->due_us = now_us + move_us(self, given, cost);
 }
 
 static void answer_download(const transfer_t *self, const qr_given_t *given, uint32_t reason, uint64_t now_us, qr_outbox_t *outbox)
@@ -227,6 +262,20 @@ static void keep_pages(move_t *m, const qr_u64s_t *pages)
     qr_copy(m->pages, pages->data, 8 * pages->count);
 }
 
+/* H7. Whether the memory that an upload names exists; that its asker has a lease of it, or of the file. */
+static bool may_touch(const transfer_t *self, const qr_given_t *given, const move_t *m, uint64_t asker)
+{
+    qr_sim_store_t *store = qr_sim_given(given)->store;
+    uint32_t most = qr_sim_store_work(store)->ram_slots;
+    if (m->kept > most || m->keep > most || (m->kept && m->keep)) {
+        if (qr_sim_world()) qr_sim_finding("an upload names memory that does not exist");
+        return false;
+    }
+    if (!qr_sim_store_may(qr_sim_world(), self->node, asker, m->chain, m->group, m->kept, m->keep))
+        qr_sim_finding("an upload of group %u at %u names what its asker has no lease of", m->group, m->start);
+    return true;
+}
+
 static void on_upload(transfer_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_page_upload_t *b = &message->body.page_upload;
@@ -244,13 +293,18 @@ static void on_upload(transfer_t *self, const qr_given_t *given, const qr_messag
     m->first_block = b->first_block;
     m->whole = b->whole;
     m->stamp = b->stamp.bytes[0];
+    m->kept = b->kept;
+    m->keep = b->keep;
     m->tokens = qr_sim_store_tokens(b->tokens.data, b->tokens.count);
     memcpy(m->content, b->content.bytes, 32);
     memcpy(m->parent, b->parent.bytes, 32);
     memcpy(m->chain, b->chain.bytes, 32);
     keep_pages(m, &b->pages);
     m->due_us = message->now_us + move_us(self, given, given->layout.page_tokens);
-    if (is_stale(self, given, m)) answer_upload(self, given, m, QR_E_STALE, message->now_us, outbox);
+    if (!may_touch(self, given, m, message->from))
+        answer_upload(self, given, m, QR_E_INVALID, message->now_us, outbox);
+    else if (is_stale(self, given, m))
+        answer_upload(self, given, m, QR_E_STALE, message->now_us, outbox);
 }
 
 static void on_download(transfer_t *self, const qr_given_t *given, const qr_message_t *message)

@@ -10,7 +10,9 @@
  * H6. Rows of preempted requests are kept under their key from page_spilled until page_unspilled or spill_drop, in a room of spill_bytes, as
  *     the real one does (transfer_spill.h). They are written only into pages that are loading (pages_loading .. load_ended), with garbage
  *     before; a move fails now and then. In a world a question that transfer would refuse for being wrong is a finding, and nothing is kept
- *     when all requests have ended. */
+ *     when all requests have ended.
+ * H7. An upload out of a RAM slot (kept) reads no file and is held against the same header and digest; one that fills a slot (keep) has
+ *     filled it when it is answered 0, and else leaves no header there. Both name memory that their asker has a lease of. */
 #ifndef QR_SIM_TRANSFER_H
 #define QR_SIM_TRANSFER_H
 
