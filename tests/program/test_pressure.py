@@ -72,7 +72,7 @@ class Pressure(unittest.TestCase):
     def test_full_size(self):
         """Several loads, with a store and without; with room for a few pages only, and with none, where rows are computed again."""
         for seed in (6, 7):
-            asked = list(bodies(48, seed))
+            asked = list(bodies(24, seed))
             alone = self.answer_alone(asked)
             for options in ((), ("--no-store",), ("--no-store", "--spill-bytes", 8 << 20), ("--spill-bytes", 0)):
                 m, share = self.answer_squeezed(asked, alone, *options)
