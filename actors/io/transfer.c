@@ -8,11 +8,14 @@
  * M1. page_uploaded says 0 only when the file's header, identity and tokens are those asked for, XXH3-128 over tokens and payload
  *     agrees with what was read, and with `whole`, or when it is not the file any more that was leased, SHA-256 of the file with its
  *     name. Until then the pages hold anything.
- * M2. No size of a file or message is used before it was checked; at most one piece of a file is in memory, whatever the file says.
+ * M2. No size of a file or message is used before it was checked; at most QR_DIGEST_BUFFERS pieces of a file are in memory, whatever the
+ *     file says.
  * M3. A fence ends every move that names one of its pages with the same or an older generation; later moves that name such a generation
  *     are refused STALE. floors[group][page] is the least generation that may be moved.
  * M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US and one piece more; while batches are computed for at most
- *     transfer_duty percent of the time (duty.h), and behind whoever computes.
+ *     transfer_duty percent of the time (duty.h), and behind whoever computes. SHA-256 runs on a thread of its own beside reading and
+ *     copying (transfer_digest.h), but not while batches are computed: then it is part of the slice. What that thread worked is on the
+ *     account in either case.
  * M5. At most QR_RESTORE_UPLOADS uploads and one download are open; more are refused BUSY. Uploads move in the order asked; a download
  *     gets every other slice.
  * M6. `damage` blames the file, never the asker: a file that is the one asked for (chain, group), of this model, and whose tokens,
@@ -24,10 +27,11 @@
  *     are copied. One that fills a RAM slot (keep) writes it only before its answer, and leaves a valid header only with the answer 0.
  *
  * Copies into pages and slots are non-temporal: they would push the weights out of the cache (limits 14, 16). Files are read by pread
- * through a buffer that stays in L2. */
+ * through a buffer that stays in L2, through several where the digest lags behind. */
 #include "actors/io/transfer.h"
 
 #include "actors/io/duty.h"
+#include "actors/io/transfer_digest.h"
 #include "actors/io/transfer_spill.h"
 #include "actors/note.h"
 #include "base/error.h"
@@ -40,7 +44,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -63,8 +66,7 @@ typedef struct upload {
     qr_chunk_reader_t *reader;
     uint32_t kept, keep;   /* RAM slot + 1 it comes from, and that it fills; 0: none */
     qr_chunk_fast_t *fast; /* of what comes from RAM */
-    EVP_MD_CTX *sha;
-    uint64_t at; /* bytes of payload done */
+    uint64_t at;           /* bytes of payload done */
 } upload_t;
 
 typedef struct download {
@@ -97,7 +99,7 @@ typedef struct transfer {
     uint64_t spills_done, spills_refused, spilled_rows, unspilled_rows, unspills_failed, spill_us;
     uint32_t group_count, page_tokens, row_bytes, after_download, after_move, moves_max, move_pages_max;
     uint32_t members[QR_GROUPS_MAX], pages[QR_GROUPS_MAX];
-    uint8_t *buffer;                 /* [QR_TRANSFER_PIECE_BYTES] */
+    qr_digest_t *digest;             /* of the upload that moves; its buffers are read into */
     uint32_t *floors[QR_GROUPS_MAX]; /* [pages], behind this struct */
     upload_t uploads[QR_RESTORE_UPLOADS];
     download_t download;
@@ -174,13 +176,13 @@ static void scatter(const transfer_t *self, const qr_given_t *given, const span_
 
 /* ---- uploads ------------------------------------------------------------------------------------------------------------------------ */
 
-static void upload_close(upload_t *u)
+static void upload_close(transfer_t *self, upload_t *u)
 {
+    if (u->opened && u->whole) qr_digest_drop(self->digest);
     qr_chunk_reader_close(&u->reader);
     qr_chunk_fast_destroy(&u->fast);
-    EVP_MD_CTX_free(u->sha);
     if (u->file >= 0) (void)close(u->file);
-    u->from = 0, u->sha = NULL, u->file = -1, u->opened = false;
+    u->from = 0, u->file = -1, u->opened = false;
 }
 
 static void upload_answer(transfer_t *self, upload_t *u, uint32_t reason, bool damage, qr_outbox_t *outbox)
@@ -196,7 +198,7 @@ static void upload_answer(transfer_t *self, upload_t *u, uint32_t reason, bool d
         self->fenced++;
     else
         self->uploads_failed++;
-    upload_close(u);
+    upload_close(self, u);
 }
 
 /* What the message asks a file to be. */
@@ -270,16 +272,17 @@ static uint32_t reason_of(qr_chunk_reason_t reason)
 
 /* The first bytes of the file into its SHA-256. They are made anew from what was checked: one content has exactly one file (chunk.h CF1).
  */
-static bool head_hash(upload_t *u)
+static bool head_hash(transfer_t *self, upload_t *u)
 {
     uint8_t header[QR_CHUNK_HEADER_BYTES];
     static const uint8_t zeros[QR_CHUNK_ALIGN];
     size_t tokens = 4ul * u->want.count, padding = (size_t)qr_chunk_payload_offset(&u->want) - QR_CHUNK_HEADER_BYTES - tokens;
-    u->sha = EVP_MD_CTX_new();
-    if (!u->sha) return false;
+    if (!qr_digest_begin(self->digest)) return false;
     qr_chunk_header_encode(qr_chunk_reader_header(u->reader), header);
-    return EVP_DigestInit_ex(u->sha, EVP_sha256(), NULL) == 1 && EVP_DigestUpdate(u->sha, header, sizeof header) == 1 &&
-           EVP_DigestUpdate(u->sha, u->tokens, tokens) == 1 && EVP_DigestUpdate(u->sha, zeros, padding) == 1;
+    qr_digest_head(self->digest, header, sizeof header);
+    qr_digest_head(self->digest, u->tokens, tokens);
+    qr_digest_head(self->digest, zeros, padding);
+    return true;
 }
 
 /* Whether the file that was opened is the one that was leased; where nothing is known of that one, what the asker said counts. */
@@ -303,7 +306,7 @@ static uint32_t ram_open(upload_t *u, const qr_given_t *given, bool *ret_damage)
 }
 
 /* Opens the file and holds it against what was asked for. 0, or the reason and whether the file is to blame. */
-static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_damage)
+static uint32_t upload_open(transfer_t *self, upload_t *u, const qr_given_t *given, bool *ret_damage)
 {
     char path[QR_CHUNK_PATH_BYTES];
     qr_chunk_name_t name = {0};
@@ -330,11 +333,11 @@ static uint32_t upload_open(upload_t *u, const qr_given_t *given, bool *ret_dama
         return reason_of(why);
     }
     if (!stamp_fits(u)) u->whole = true; /* rewritten since its lease: what was seen once is not this file */
-    return u->whole && !head_hash(u) ? QR_E_MEMORY : 0;
+    return u->whole && !head_hash(self, u) ? QR_E_MEMORY : 0;
 }
 
 /* Everything was read: does it agree? */
-static uint32_t upload_end(upload_t *u, const qr_given_t *given)
+static uint32_t upload_end(transfer_t *self, upload_t *u, const qr_given_t *given)
 {
     uint8_t id[32];
     if (u->kept) {
@@ -343,7 +346,7 @@ static uint32_t upload_end(upload_t *u, const qr_given_t *given)
     }
     int status = qr_chunk_reader_end(u->reader);
     if (status && !QR_MUTANT(634)) return reason_of(qr_chunk_reader_reason(u->reader));
-    if (u->whole && EVP_DigestFinal_ex(u->sha, id, NULL) != 1) return QR_E_MEMORY;
+    if (u->whole && !qr_digest_end(self->digest, id)) return QR_E_MEMORY;
     if (u->whole && memcmp(id, u->content.bytes, 32) != 0 && !QR_MUTANT(635)) return QR_E_DIGEST;
     if (u->keep) given->ram->headers[u->keep - 1] = *qr_chunk_reader_header(u->reader);
     return 0;
@@ -355,18 +358,21 @@ static uint32_t upload_piece(transfer_t *self, const qr_given_t *given, upload_t
     uint64_t payload = qr_chunk_payload_bytes(&u->want), most = QR_TRANSFER_PIECE_BYTES / self->row_bytes * self->row_bytes;
     uint64_t bytes = qr_min_u64(most, payload - u->at), cursor = u->at, end = u->at + bytes;
     qr_chunk_extent_t extent;
-    uint64_t began_us = clock_us(self), read_us, verified_us;
-    const uint8_t *from = u->kept ? qr_staging_slot(given->ram, u->kept - 1) + u->at : self->buffer;
-    if (!u->kept && qr_chunk_reader_read(u->reader, self->buffer, (size_t)bytes)) return reason_of(qr_chunk_reader_reason(u->reader));
+    uint64_t began_us = clock_us(self), free_us = began_us, read_us, verified_us;
+    uint8_t *buffer = u->kept ? NULL : qr_digest_buffer(self->digest);
+    const uint8_t *from = u->kept ? qr_staging_slot(given->ram, u->kept - 1) + u->at : buffer;
+    if (u->whole) free_us = clock_us(self);
+    if (!u->kept && qr_chunk_reader_read(u->reader, buffer, (size_t)bytes)) return reason_of(qr_chunk_reader_reason(u->reader));
     read_us = clock_us(self);
+    if (u->whole) qr_digest_add(self->digest, (size_t)bytes, !qr_duty_computing(given->activity, read_us) || QR_MUTANT(779));
     if (u->kept) qr_chunk_fast_add(u->fast, from, (size_t)bytes);
     if (u->keep && !QR_MUTANT(771)) qr_stream_copy(qr_staging_slot(given->ram, u->keep - 1) + u->at, from, (size_t)bytes);
-    if (u->whole && EVP_DigestUpdate(u->sha, self->buffer, (size_t)bytes) != 1) return QR_E_MEMORY;
     verified_us = clock_us(self);
     while (qr_chunk_extent_next(&u->want, &cursor, end, &extent))
         scatter(self, given, &u->span, extent.member, u->want.start + extent.token, extent.count, from + (extent.offset - u->at));
     u->at = end;
-    self->read_us += read_us - began_us, self->verify_us += verified_us - read_us, self->copy_us += clock_us(self) - verified_us;
+    self->read_us += read_us - free_us, self->verify_us += free_us - began_us + verified_us - read_us,
+        self->copy_us += clock_us(self) - verified_us;
     return 0;
 }
 
@@ -377,7 +383,7 @@ static void upload_advance(transfer_t *self, const qr_given_t *given, upload_t *
     bool damage = false;
     if (!u->opened) {
         u->opened = true, u->began_us = clock_us(self);
-        reason = upload_open(u, given, &damage);
+        reason = upload_open(self, u, given, &damage);
         if (reason) {
             upload_answer(self, u, reason, damage, outbox);
             return;
@@ -388,7 +394,7 @@ static void upload_advance(transfer_t *self, const qr_given_t *given, upload_t *
         reason = upload_piece(self, given, u);
     } while (!reason && u->at < payload && clock_us(self) < until_us);
     if (!reason && u->at < payload) return;
-    if (!reason) reason = upload_end(u, given);
+    if (!reason) reason = upload_end(self, u, given);
     upload_answer(self, u, reason, reason && reason != QR_E_MEMORY, outbox);
 }
 
@@ -709,7 +715,8 @@ static uint64_t transfer_work(void *block, const qr_given_t *given, uint64_t now
     self->slices++, self->waiting_us = 0;
     slice(self, given, QR_MUTANT(783) ? QR_NEVER_US : began_us + QR_TRANSFER_SLICE_US * 9 / 10, outbox);
     ended_us = clock_us(self);
-    qr_duty_worked(given->activity, given->params.transfer_duty, ended_us, worked_us(self) - began_work_us);
+    qr_duty_worked(given->activity, given->params.transfer_duty, ended_us,
+                   worked_us(self) - began_work_us + qr_digest_worked_us(self->digest));
     if (!open_count(self)) return QR_NEVER_US;
     resume_us = qr_duty_resume_us(given->activity, ended_us);
     if (resume_us <= ended_us) return 0;
@@ -748,11 +755,12 @@ static void transfer_init(void *block, const qr_given_t *given, uint64_t address
 static void transfer_done(void *block)
 {
     transfer_t *self = block;
-    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) upload_close(&self->uploads[i]);
+    for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) upload_close(self, &self->uploads[i]);
+    qr_digest_destroy(&self->digest);
     for (uint32_t i = 0; i < self->moves_max; i++) qr_chunk_fast_destroy(&self->moves[i].fast);
     qr_spill_room_close(&self->room);
-    free(self->moves), free(self->move_pages), free(self->buffer);
-    self->moves = NULL, self->move_pages = NULL, self->buffer = NULL;
+    free(self->moves), free(self->move_pages);
+    self->moves = NULL, self->move_pages = NULL;
     self->moves_max = 0;
 }
 
@@ -784,7 +792,7 @@ static void on_start(transfer_t *self, const qr_given_t *given, const qr_message
         body.reason = QR_E_INVALID, why = "transfer needs a decoder, and staging slots or spill_bytes";
     else if (!qr_decoder_member_rows(given->decoder, 0, 0))
         body.reason = QR_E_UNSUPPORTED, why = "the pages of this device are not in the host's memory; restore needs --device cpu";
-    else if (!self->buffer && !(self->buffer = aligned_alloc(4096, QR_TRANSFER_PIECE_BYTES)))
+    else if (!self->digest && !(self->digest = qr_digest_new(QR_TRANSFER_PIECE_BYTES)))
         body.reason = QR_E_MEMORY, why = qr_error_sentence(QR_E_MEMORY);
     for (uint32_t g = 0; !body.reason && g < self->group_count; g++) self->members[g] = qr_decoder_member_count(given->decoder, g);
     if (!body.reason) self->row_bytes = qr_decoder_row_bytes(given->decoder);
@@ -866,14 +874,17 @@ static void transfer_handle(void *block, const qr_given_t *given, const qr_messa
 static void transfer_check(const void *block, const qr_given_t *given)
 {
     const transfer_t *self = block;
+    uint32_t opened = 0;
     for (uint32_t i = 0; i < QR_RESTORE_UPLOADS; i++) {
         const upload_t *u = &self->uploads[i];
-        qr_assert(u->from || (!u->reader && !u->fast && !u->sha && u->file < 0));
+        qr_assert(u->from || (!u->reader && !u->fast && u->file < 0));
+        opened += u->opened;
         for (uint32_t k = 0; u->from && k < u->span.page_count; k++) {
             uint32_t index = qr_handle_index(u->span.pages[k]);
             qr_assert(!generation_before(qr_handle_generation(u->span.pages[k]), self->floors[u->span.group][index])); /* M3 */
         }
     }
+    qr_assert(opened <= 1); /* they move in turn, and there is one digest */
     for (uint32_t i = 0; i < self->moves_max; i++) {
         const spill_move_t *m = &self->moves[i];
         qr_assert(m->from ? qr_spill_find(&self->room, m->key) != NULL : m->fast == NULL); /* M7 */
@@ -912,6 +923,8 @@ uint8_t *qr_transfer_spilled(const void *transfer, uint64_t key, uint32_t block)
     for (; block && slot != QR_SPILL_NONE; block--) slot = self->room.table[slot].next;
     return slot == QR_SPILL_NONE ? NULL : qr_spill_slot_memory(&self->room, slot);
 }
+
+uint64_t qr_transfer_offered(const void *transfer) { return qr_digest_offered(((const transfer_t *)transfer)->digest); }
 
 void qr_transfer_clock(void *transfer, uint64_t (*clock)(void)) { ((transfer_t *)transfer)->clock_us = clock; }
 

@@ -19,6 +19,9 @@ extern const qr_actor_class_t qr_transfer_class;
 /* Tests: where block `block` of what was spilled under a key lies, so that it can be damaged; NULL without it. */
 uint8_t *qr_transfer_spilled(const void *transfer, uint64_t key, uint32_t block);
 
+/* Tests: pieces that were given to the digest beside the mover. */
+uint64_t qr_transfer_offered(const void *transfer);
+
 /* Tests: from now on this clock is asked for the time, and for how long was worked. NULL: the machine's. */
 void qr_transfer_clock(void *transfer, uint64_t (*clock)(void));
 

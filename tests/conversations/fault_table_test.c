@@ -1,4 +1,4 @@
-/* link: qr_actor_restore_streamer qr_io_storage qr_io_storage_parts qr_io_storage_ram qr_io_storage_holds qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
+/* link: qr_actor_restore_streamer qr_io_storage qr_io_storage_parts qr_io_storage_ram qr_io_storage_holds qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_io_transfer_digest qr_actor_roles qr_store_faults qr_model qr_messages */
 /* The fault table (S2 of Quire resumes) at message level: the real restore_streamer, storage and transfer over real files and page pools.
  * A chain is captured once; then, for each of 13 kinds of fault and each of 20 draws (--full: 1,000), the fault is put in at a moment that
  * is drawn, the chain is restored into pages of NaN, and judged:

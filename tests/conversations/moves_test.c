@@ -1,4 +1,4 @@
-/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_ram qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
+/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_ram qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_io_transfer_digest qr_actor_roles qr_store_faults qr_model qr_messages */
 /* storage and transfer over real files and page pools: the chunk conversation at every page and chunk size, with and without windows; what
  * a damaged file, an old generation or a fence may do; room, leases, trust, restarts. */
 #include <setjmp.h>
@@ -579,6 +579,8 @@ static void test_duty_while_lanes_decode(void **state)
     m->activity.resume_us = QR_NEVER_US - 1;
     qr_activity_end(&m->activity, 1);
     assert_int_equal(pump_work(&m->pump, m->transfer), 0); /* nothing computes, or did lately: go on at once, whatever is owed */
+    uint64_t offered = qr_transfer_offered(m->transfer->state);
+    assert_true(offered > 0); /* digested beside the mover, */
     m->activity.resume_us = 0;
     qr_activity_begin(&m->activity);
     struct timespec before, after;
@@ -586,6 +588,7 @@ static void test_duty_while_lanes_decode(void **state)
     uint64_t resume_us = pump_work(&m->pump, m->transfer);
     (void)clock_gettime(CLOCK_MONOTONIC, &after);
     uint64_t began_us = (uint64_t)before.tv_sec * 1000000 + (uint64_t)before.tv_nsec / 1000;
+    assert_int_equal(qr_transfer_offered(m->transfer->state), offered); /* but not beside a batch */
     assert_false(moves_heard(m, QR_ROLE_restore_streamer, QR_MESSAGE_page_uploaded, &answer));
     assert_true(resume_us > began_us);
     uint64_t ended_us = (uint64_t)after.tv_sec * 1000000 + (uint64_t)after.tv_nsec / 1000;
@@ -595,6 +598,35 @@ static void test_duty_while_lanes_decode(void **state)
     assert_true(moves_heard(m, QR_ROLE_restore_streamer, QR_MESSAGE_page_uploaded, &answer));
     assert_int_equal(answer.body.page_uploaded.reason, 0);
     assert_true(moves_holds(m, 0, 0, c->chunk, 0, c->targets, 7));
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* Pieces of an upload that ends early may still wait for their digest: they are in none that follows. */
+static void test_a_digest_of_an_ended_upload_is_left(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&broad);
+    chain_t *c = chain_new(m, 1);
+    qr_message_t answer;
+    assert_int_equal(save(c, 0).reason, 0);
+    for (uint32_t i = 0; i < 6; i++) {
+        upload_say(c, 0, c->contents[0], true, c->targets);
+        deliver(m);
+        assert_int_equal(pump_work(&m->pump, m->transfer), 0);
+        if (i % 2 == 0) {
+            uint32_t groups[QR_TRANSFER_PAGES_MAX] = {0};
+            MOVES_ASK(m, page_manager, transfer, fence, &answer, .fence_id = i + 1, .groups = {groups, c->blocks},
+                      .pages = {c->targets, c->blocks});
+            for (uint32_t k = 0; k < c->blocks; k++) c->targets[k] = qr_handle(c->blocks + k, qr_handle_generation(c->targets[k]) + 1);
+        } else {
+            moves_halt(m, false);
+            moves_boot(m, i + 2);
+        }
+        if (moves_heard(m, QR_ROLE_restore_streamer, QR_MESSAGE_page_uploaded, &answer))
+            assert_int_not_equal(answer.body.page_uploaded.reason, 0);
+        assert_int_equal(load(c, 0, c->contents[0], true).reason, 0);
+    }
     chain_destroy(&c);
     moves_destroy(m);
 }
@@ -1880,6 +1912,7 @@ int main(void)
         cmocka_unit_test(test_a_fence_ends_a_download),
         cmocka_unit_test(test_stop_answers_what_is_open),
         cmocka_unit_test(test_duty_while_lanes_decode),
+        cmocka_unit_test(test_a_digest_of_an_ended_upload_is_left),
         cmocka_unit_test(test_slices_and_pauses_by_a_clock),
         cmocka_unit_test(test_one_account_for_all_who_move),
         cmocka_unit_test(test_writes_are_on_the_account),

@@ -1,4 +1,4 @@
-/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_ram qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_actor_roles qr_store_faults qr_model qr_messages */
+/* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_ram qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_io_transfer_digest qr_actor_roles qr_store_faults qr_model qr_messages */
 /* Rows of preempted requests over real page pools: out of pages and back, bit for bit, into other pages, from the middle on; no room, a bit
  * that flipped, fences, drops, a stop, wrong questions. */
 #include <setjmp.h>
