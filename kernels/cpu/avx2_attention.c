@@ -1,5 +1,8 @@
-/* avx2_attention.c - paged attention with AVX2 in the order of arithmetic 5: the 8 lanes of a score are one vector, 8 keys are
- * reduced at once by a transposing tree. Prefill rows go one by one. Heads whose size is not a multiple of 8 do not exist. */
+/* avx2_attention.c - paged attention with AVX2 in the order of arithmetic 5.
+ *
+ * attend_one (decode): the 8 lanes of a score are one vector, 8 keys are reduced at once by a transposing tree. attend_many (prefill):
+ * a span of keys is widened and transposed once for all rows and heads of the tile. Heads whose size is not a multiple of 8 do not
+ * exist. */
 #include "kernels/cpu/avx2.h"
 
 enum { BLOCKS = QR_SPAN / 8, HEADS_MAX = 2 };
@@ -70,9 +73,9 @@ static bool soften(float *s, uint32_t first, uint32_t end, float *m, float *l, f
         x[i] = _mm256_blendv_ps(none, x[i], _mm256_castsi256_ps(seen));
         most = _mm256_max_ps(most, x[i]);
     }
-    float top = -INFINITY, tops[8];
-    _mm256_storeu_ps(tops, most);
-    for (int i = 0; i < 8; i++) top = tops[i] > top ? tops[i] : top;
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1)); /* of finite scores, or the lane fails */
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    float top = _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
     *ret_factor = 1.0f;
     if (top > *m) {
         *ret_factor = qr_exp2n(*m - top);
@@ -193,14 +196,215 @@ void qr_avx2_finish(uint32_t dim, const float *state, float *out)
         _mm256_storeu_ps(out + d, _mm256_fmadd_ps(_mm256_loadu_ps(state + QR_STATE_HEAD + d), r, _mm256_setzero_ps()));
 }
 
+/* ---- prefill ---------------------------------------------------------------------------------------------------------- */
+
+/* A tile of query rows x heads against one segment. Row i is query row i / group, head i % group of the kv head. */
+typedef struct tile {
+    const qr_attend_t *a;
+    uint32_t row, kv, count; /* count: query rows * group */
+    float *k, *v;            /* span widened: k[dim][64], v[64][dim] */
+    float *s;                /* [count][64] scores, then weights */
+    float (*l)[16];          /* [count] */
+    float *states;           /* [count][state_floats] of this segment */
+    float factor[QR_ATTEND_ROWS_MAX];
+} tile_t;
+
+QR_INLINE void transpose_8(__m256 r[8])
+{
+    __m256 t[8];
+    QR_UNROLL (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    QR_UNROLL (int i = 0; i < 8; i += 4)
+        QR_UNROLL (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + 2 + j], 0x44);
+            r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + 2 + j], 0xee);
+        }
+    QR_UNROLL (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x20);
+        t[4 + i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x31);
+    }
+    QR_UNROLL (int i = 0; i < 8; i++) r[i] = t[i];
+}
+
+QR_INLINE __m256 finite_or_zero(__m256 x)
+{
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), magnitude(x))));
+}
+
+/* Widens the looked-at keys of a span; the others become zeros, and so does, where some key is masked for some row, whatever is not
+ * finite: a masked key may then contribute fma(+0, v, acc), and a visible one that is not finite has shown itself in its score. */
+static void widen_span(tile_t *tile, const span_t *span, bool masked)
+{
+    const qr_attend_t *a = tile->a;
+    uint64_t stride = kv_width(a), at = (uint64_t)tile->kv * a->dim;
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        for (uint32_t d = 0; d < a->dim; d += 8) {
+            __m256 r[8];
+            QR_UNROLL (uint32_t t = 0; t < 8; t++) {
+                uint32_t key = 8 * i + t;
+                bool seen = key >= span->first && key < span->end;
+                r[t] = seen ? widen(span->k[i] + t * stride + at + d) : _mm256_setzero_ps();
+                __m256 x = seen ? widen(span->v[i] + t * stride + at + d) : _mm256_setzero_ps();
+                _mm256_store_ps(tile->v + key * a->dim + d, masked ? finite_or_zero(x) : x);
+            }
+            transpose_8(r);
+            QR_UNROLL (uint32_t t = 0; t < 8; t++) _mm256_store_ps(tile->k + (d + t) * QR_SPAN + 8 * i, r[t]);
+        }
+}
+
+QR_INLINE const float *query_of(const tile_t *tile, uint32_t i)
+{
+    const qr_attend_t *a = tile->a;
+    return a->qkv + (uint64_t)(tile->row + i / a->group) * (a->heads + 2 * a->kv_heads) * a->dim +
+           (tile->kv * a->group + i % a->group) * a->dim;
+}
+
+/* One lane of the scores of R rows x 16 keys: the chain over d = lane, lane + 8, ... */
+QR_INLINE void score_lane(const int R, const float *const *q, uint32_t dim, const float *k, uint32_t lane, __m256 (*ret)[2])
+{
+    QR_UNROLL (int r = 0; r < R; r++)
+        QR_UNROLL (int i = 0; i < 2; i++)
+            ret[r][i] = _mm256_mul_ps(_mm256_broadcast_ss(q[r] + lane), _mm256_load_ps(k + lane * QR_SPAN + 8 * i));
+    QR_ROLLED (uint32_t d = lane + 8; d < dim; d += 8) {
+        __m256 k0 = _mm256_load_ps(k + d * QR_SPAN), k1 = _mm256_load_ps(k + d * QR_SPAN + 8);
+        QR_UNROLL (int r = 0; r < R; r++) {
+            __m256 x = _mm256_broadcast_ss(q[r] + d);
+            ret[r][0] = _mm256_fmadd_ps(x, k0, ret[r][0]);
+            ret[r][1] = _mm256_fmadd_ps(x, k1, ret[r][1]);
+        }
+    }
+}
+
+QR_INLINE void add_tile(const int R, __m256 (*a)[2], __m256 (*b)[2])
+{
+    QR_UNROLL (int r = 0; r < R; r++)
+        QR_UNROLL (int i = 0; i < 2; i++) a[r][i] = _mm256_add_ps(a[r][i], b[r][i]);
+}
+
+/* Lanes in tree order, so that few partial sums are alive: ((0+4)+(2+6)) + ((1+5)+(3+7)). Four rows are eight chains, which hides the
+ * latency of the fma; the partial sums wait on the stack. */
+QR_INLINE void score_tile(const int R, const tile_t *tile, uint32_t first, uint32_t keys_from)
+{
+    const float *q[4], *k = tile->k + keys_from;
+    float *s = tile->s + first * QR_SPAN + keys_from;
+    uint32_t dim = tile->a->dim;
+    __m256 lane[4][2], part[2][4][2], pair[4][2];
+    QR_UNROLL (int r = 0; r < R; r++) q[r] = query_of(tile, first + (uint32_t)r);
+    QR_UNROLL (uint32_t odd = 0; odd < 2; odd++) {
+        score_lane(R, q, dim, k, odd, part[odd]);
+        score_lane(R, q, dim, k, odd + 4, lane);
+        add_tile(R, part[odd], lane);
+        score_lane(R, q, dim, k, odd + 2, pair);
+        score_lane(R, q, dim, k, odd + 6, lane);
+        add_tile(R, pair, lane);
+        add_tile(R, part[odd], pair);
+    }
+    add_tile(R, part[0], part[1]);
+    QR_UNROLL (int r = 0; r < R; r++)
+        QR_UNROLL (int i = 0; i < 2; i++) _mm256_store_ps(s + r * QR_SPAN + 8 * i, part[0][r][i]);
+}
+
+static void score_rows(const tile_t *tile, const span_t *span)
+{
+    for (uint32_t from = 0; from < QR_SPAN; from += 16) {
+        if (from >= span->end || from + 16 <= span->first) continue; /* masked for every row: never looked at */
+        uint32_t i = 0;
+        for (; i + 4 <= tile->count; i += 4) score_tile(4, tile, i, from);
+        for (; i < tile->count; i++) score_tile(1, tile, i, from);
+    }
+}
+
+static void soften_rows(tile_t *tile, uint32_t base)
+{
+    const qr_attend_t *a = tile->a;
+    for (uint32_t i = 0; i < tile->count; i++) {
+        uint32_t position = a->positions[tile->row + i / a->group], first = qr_attend_first(a, position);
+        float *s = tile->s + i * QR_SPAN, *state = tile->states + (uint64_t)i * a->state_floats;
+        tile->factor[i] = 1;
+        if (position < base || first >= base + QR_SPAN) { /* wholly masked for this row */
+            memset(s, 0, QR_SPAN * sizeof *s);
+            continue;
+        }
+        if (!soften(s, first > base ? first - base : 0, qr_min_u32(position + 1 - base, QR_SPAN), state, tile->l[i], &tile->factor[i]))
+            qr_status_raise(a->status + tile->row + i / a->group);
+    }
+}
+
+/* R rows x W vectors of d over the keys [first, end) of the span. */
+QR_INLINE void weigh_tile(const int R, const int W, const tile_t *tile, uint32_t row, uint32_t d, uint32_t first, uint32_t end)
+{
+    const qr_attend_t *a = tile->a;
+    float *acc = tile->states + (uint64_t)row * a->state_floats + QR_STATE_HEAD + d;
+    const float *e = tile->s + row * QR_SPAN, *v = tile->v + d;
+    __m256 sum[6][2];
+    QR_UNROLL (int r = 0; r < R; r++)
+        QR_UNROLL (int w = 0; w < W; w++)
+            sum[r][w] = _mm256_mul_ps(_mm256_loadu_ps(acc + (uint64_t)r * a->state_floats + 8 * w),
+                                      _mm256_set1_ps(tile->factor[row + (uint32_t)r]));
+    QR_ROLLED (uint32_t t = first; t < end; t++) {
+        __m256 values[2];
+        QR_UNROLL (int w = 0; w < W; w++) values[w] = _mm256_load_ps(v + (uint64_t)t * a->dim + 8 * w);
+        QR_UNROLL (int r = 0; r < R; r++) {
+            __m256 x = _mm256_broadcast_ss(e + (uint32_t)r * QR_SPAN + t);
+            QR_UNROLL (int w = 0; w < W; w++) sum[r][w] = _mm256_fmadd_ps(x, values[w], sum[r][w]);
+        }
+    }
+    QR_UNROLL (int r = 0; r < R; r++)
+        QR_UNROLL (int w = 0; w < W; w++) _mm256_storeu_ps(acc + (uint64_t)r * a->state_floats + 8 * w, sum[r][w]);
+}
+
+QR_INLINE void weigh_rows_of(const int R, const tile_t *tile, uint32_t row, uint32_t base, const span_t *span)
+{
+    const qr_attend_t *a = tile->a;
+    uint32_t last = a->positions[tile->row + (row + (uint32_t)R - 1) / a->group], d = 0;
+    if (last < base) return;
+    uint32_t end = qr_min_u32(span->end, last + 1 - base);
+    for (; d + 16 <= a->dim; d += 16) weigh_tile(R, 2, tile, row, d, span->first, end);
+    if (d < a->dim) weigh_tile(R, 1, tile, row, d, span->first, end);
+}
+
+static void weigh_rows(const tile_t *tile, uint32_t base, const span_t *span)
+{
+    uint32_t i = 0;
+    for (; i + 6 <= tile->count; i += 6) weigh_rows_of(6, tile, i, base, span);
+    for (; i < tile->count; i++) weigh_rows_of(1, tile, i, base, span);
+}
+
+static void begin_tile(tile_t *tile, float *scratch)
+{
+    tile->k = scratch;
+    tile->v = tile->k + QR_ATTEND_DIM_MAX * QR_SPAN;
+    tile->s = tile->v + QR_ATTEND_DIM_MAX * QR_SPAN;
+    tile->l = (float(*)[16])(tile->s + QR_ATTEND_ROWS_MAX * QR_SPAN);
+    tile->states = (float *)(tile->l + QR_ATTEND_ROWS_MAX);
+    memset(tile->l, 0, tile->count * sizeof *tile->l);
+    memset(tile->states, 0, (size_t)tile->count * tile->a->state_floats * sizeof(float));
+    for (uint32_t i = 0; i < tile->count; i++) tile->states[(uint64_t)i * tile->a->state_floats] = -INFINITY;
+}
+
 void qr_avx2_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment,
                          float *states, uint64_t row_stride, float *scratch)
 {
-    for (uint32_t r = 0; r < row_count; r++) {
-        uint32_t position = a->positions[row + r];
-        if (position < segment * QR_SEGMENT || qr_attend_first(a, position) >= (segment + 1) * QR_SEGMENT) continue;
-        qr_avx2_attend_one(a, lane, row + r, kv, kv + 1, segment, scratch);
-        for (uint32_t g = 0; g < a->group; g++)
-            qr_avx2_merge(a->dim, states + r * row_stride + g * a->state_floats, scratch + (uint64_t)g * a->state_floats);
+    tile_t tile = {.a = a, .row = row, .kv = kv, .count = row_count * a->group};
+    qr_assert(tile.count <= QR_ATTEND_ROWS_MAX);
+    uint32_t begin = qr_max_u32(qr_attend_first(a, a->positions[row]), segment * QR_SEGMENT);
+    uint32_t end = qr_min_u32(a->positions[row + row_count - 1] + 1, (segment + 1) * QR_SEGMENT);
+    begin_tile(&tile, scratch);
+    for (uint32_t base = begin / QR_SPAN * QR_SPAN; base < end; base += QR_SPAN) {
+        span_t span;
+        find_span(a, lane, base, qr_max_u32(begin, base), qr_min_u32(end, base + QR_SPAN), &span);
+        bool masked = base + QR_SPAN > a->positions[row] + 1 || base < qr_attend_first(a, a->positions[row + row_count - 1]);
+        widen_span(&tile, &span, masked);
+        score_rows(&tile, &span);
+        soften_rows(&tile, base);
+        weigh_rows(&tile, base, &span);
+    }
+    for (uint32_t i = 0; i < tile.count; i++) {
+        float *state = tile.states + (uint64_t)i * a->state_floats;
+        if (state[0] == -INFINITY) continue; /* this row saw nothing of the segment */
+        state[1] = tree_8(_mm256_add_ps(_mm256_load_ps(tile.l[i]), _mm256_load_ps(tile.l[i] + 8)));
+        qr_avx2_merge(a->dim, states + i / a->group * row_stride + i % a->group * a->state_floats, state);
     }
 }
