@@ -5,7 +5,7 @@
  * exist. */
 #include "kernels/cpu/avx2.h"
 
-enum { BLOCKS = QR_SPAN / 8, HEADS_MAX = 2 };
+enum { BLOCKS = QR_SPAN / 8, HEADS_MAX = 3 };
 
 typedef struct span {
     uint32_t first, end; /* visible part, relative to the span's begin */
@@ -79,7 +79,7 @@ static bool soften(float *s, uint32_t first, uint32_t end, float *m, float *l, f
     *ret_factor = 1.0f;
     if (top > *m) {
         *ret_factor = qr_exp2n(*m - top);
-        low = _mm256_mul_ps(low, _mm256_set1_ps(*ret_factor));
+        if (!QR_MUTANT(792)) low = _mm256_mul_ps(low, _mm256_set1_ps(*ret_factor));
         high = _mm256_mul_ps(high, _mm256_set1_ps(*ret_factor));
         *m = top;
     }
@@ -114,7 +114,15 @@ QR_INLINE void weigh(const int G, const int W, const span_t *span, uint64_t stri
         QR_UNROLL (int w = 0; w < W; w++) _mm256_storeu_ps(acc + (uint64_t)g * acc_stride + 8 * w, sum[g][w]);
 }
 
-QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, uint64_t at, const float *q, float *states, float (*l)[16])
+QR_INLINE void fetch_8(const uint16_t *rows, uint64_t stride, uint32_t dim)
+{
+    for (uint32_t t = 0; t < 8; t++)
+        for (uint32_t d = 0; d < dim; d += 32) _mm_prefetch((const char *)(rows + t * stride + d), _MM_HINT_T0);
+}
+
+/* One span, G query heads of one kv head that begins `at` values into a row. next: the span after it, or NULL. */
+QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q,
+                        float *states, float (*l)[16])
 {
     uint64_t stride = kv_width(a);
     float e[HEADS_MAX][QR_SPAN] = {{0}}, factor[HEADS_MAX];
@@ -122,6 +130,10 @@ QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, u
     for (uint32_t block = span->first / 8; block * 8 < span->end; block++) {
         __m256 v[HEADS_MAX][8];
         const uint16_t *k = span->k[block] + at;
+        if (next && block * 8 < next->end) {
+            fetch_8(next->k[block] + at, stride, a->dim);
+            fetch_8(next->v[block] + at, stride, a->dim);
+        }
         score_4(G, q, a->dim, k, stride, 0, v);
         score_4(G, q, a->dim, k + 4 * stride, stride, 1, v);
         QR_UNROLL (int g = 0; g < G; g++) _mm256_storeu_ps(e[g] + block * 8, tree_keys(v[g]));
@@ -136,14 +148,14 @@ QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, u
     return finite;
 }
 
-static bool one_span_1(const qr_attend_t *a, const span_t *span, uint64_t at, const float *q, float *states, float (*l)[16])
+static bool one_span_heads(uint32_t heads, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q,
+                           float *states, float (*l)[16])
 {
-    return one_span(1, a, span, at, q, states, l);
-}
-
-static bool one_span_2(const qr_attend_t *a, const span_t *span, uint64_t at, const float *q, float *states, float (*l)[16])
-{
-    return one_span(2, a, span, at, q, states, l);
+    switch (heads) {
+    case 1: return one_span(1, a, span, next, at, q, states, l);
+    case 2: return one_span(2, a, span, next, at, q, states, l);
+    default: return one_span(3, a, span, next, at, q, states, l);
+    }
 }
 
 void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment,
@@ -158,15 +170,21 @@ void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint3
     memset(l, 0, count * sizeof *l);
     memset(states, 0, (size_t)count * a->state_floats * sizeof *states);
     for (uint32_t i = 0; i < count; i++) states[(uint64_t)i * a->state_floats] = -INFINITY;
-    for (uint32_t base = begin / QR_SPAN * QR_SPAN; base < end; base += QR_SPAN) {
-        span_t span;
-        find_span(a, lane, base, qr_max_u32(begin, base), qr_min_u32(end, base + QR_SPAN), &span);
+    uint32_t base = begin / QR_SPAN * QR_SPAN;
+    span_t spans[2];
+    find_span(a, lane, base, begin, qr_min_u32(end, base + QR_SPAN), &spans[0]);
+    for (uint32_t i = 0; base < end; i ^= 1, base += QR_SPAN) {
+        span_t *next = NULL;
+        if (base + QR_SPAN < end) {
+            next = &spans[i ^ 1];
+            find_span(a, lane, base + QR_SPAN, base + QR_SPAN, qr_min_u32(end, base + 2 * QR_SPAN), next);
+        }
         for (uint32_t kv = kv_from; kv < kv_to; kv++)
             for (uint32_t g = 0, heads; g < a->group; g += heads) {
-                heads = qr_min_u32(HEADS_MAX, a->group - g);
-                uint32_t head = (kv - kv_from) * a->group + g;
-                finite &= (heads == 2 ? one_span_2 : one_span_1)(a, &span, (uint64_t)kv * a->dim, q + (uint64_t)head * a->dim,
-                                                                 states + (uint64_t)head * a->state_floats, l + head);
+                uint32_t head = (kv - kv_from) * a->group + g, left = a->group - g;
+                heads = (uint32_t)qr_div_up(left, qr_div_up(left, HEADS_MAX)); /* nearly of one size: 4 are 2 + 2 */
+                finite &= one_span_heads(heads, a, &spans[i], g ? NULL : next, (uint64_t)kv * a->dim, q + (uint64_t)head * a->dim,
+                                         states + (uint64_t)head * a->state_floats, l + head);
             }
     }
     for (uint32_t i = 0; i < count; i++)
@@ -294,9 +312,9 @@ QR_INLINE void score_tile(const int R, const tile_t *tile, uint32_t first, uint3
     QR_UNROLL (int r = 0; r < R; r++) q[r] = query_of(tile, first + (uint32_t)r);
     QR_UNROLL (uint32_t odd = 0; odd < 2; odd++) {
         score_lane(R, q, dim, k, odd, part[odd]);
-        score_lane(R, q, dim, k, odd + 4, lane);
+        score_lane(R, q, dim, k, odd + (QR_MUTANT(790) ? 2 : 4), lane);
         add_tile(R, part[odd], lane);
-        score_lane(R, q, dim, k, odd + 2, pair);
+        score_lane(R, q, dim, k, odd + (QR_MUTANT(790) ? 4 : 2), pair);
         score_lane(R, q, dim, k, odd + 6, lane);
         add_tile(R, pair, lane);
         add_tile(R, part[odd], pair);
