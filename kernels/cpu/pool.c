@@ -21,7 +21,6 @@ enum {
     SPINS = 1000,       /* pauses before the first yield: some tens of microseconds */
     AWAKE_NS = 1000000, /* idle this long: sleep */
     STALL_NS = 200000,  /* waiting longer than this and four pieces: a core was taken away */
-    ALONE_LEAST_NS = 2000000,
     ALONE_MOST_NS = 100000000,
     GENERATION_BITS = 24,
     PLACE_BITS = 20
@@ -49,6 +48,7 @@ struct qr_pool {
     uint32_t threads, count, own_done, generation;
     bool open, alone;                                /* alone: this task was not offered to the helpers */
     uint64_t started_ns, waiting_ns, alone_until_ns; /* of the task; since when we wait for its last pieces, 0: not yet */
+    uint64_t alone_ns;                               /* how long we went alone last */
     helper_t helpers[QR_THREADS_MAX];
 };
 
@@ -226,6 +226,12 @@ static bool work_alone(qr_pool_t *pool, uint64_t deadline_ns, bool hurried)
     return !pool->open;
 }
 
+uint64_t qr_pool_alone_ns(uint64_t waited_ns, uint64_t together_ns, uint64_t before_ns)
+{
+    uint64_t again_ns = together_ns < 2 * waited_ns && !QR_MUTANT(780) ? 2 * before_ns : 0;
+    return qr_min_u64(qr_min_u64(qr_max_u64(waited_ns, again_ns), 8 * waited_ns), ALONE_MOST_NS);
+}
+
 /* The task is done. If we waited for a helper much longer than its piece can take, we go on alone for a while (P3). */
 static void close_task(qr_pool_t *pool)
 {
@@ -233,7 +239,9 @@ static void close_task(qr_pool_t *pool)
     if (!pool->waiting_ns) return;
     uint64_t now = qr_pool_now_ns(), waited = now - pool->waiting_ns;
     uint64_t piece = (pool->waiting_ns - pool->started_ns) / qr_max_u32(1, pool->own_done);
-    if (waited > STALL_NS + 4 * piece) pool->alone_until_ns = now + qr_min_u64(qr_max_u64(8 * waited, ALONE_LEAST_NS), ALONE_MOST_NS);
+    if (waited <= STALL_NS + 4 * piece) return;
+    pool->alone_ns = qr_pool_alone_ns(waited, pool->waiting_ns - pool->alone_until_ns, pool->alone_ns);
+    pool->alone_until_ns = now + pool->alone_ns;
 }
 
 static bool all_done(qr_pool_t *pool)

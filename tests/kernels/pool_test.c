@@ -130,6 +130,26 @@ static void test_idle_sleeps(void **state)
     qr_pool_destroy(&pool);
 }
 
+/* One wait costs as much again; waits that follow each other cost twice as much each time, up to eight waits and a tenth of a second. */
+static void test_alone_after_a_wait(void **state)
+{
+    (void)state;
+    enum { MS = 1000000 };
+    uint64_t alone = 0;
+    assert_int_equal(qr_pool_alone_ns(MS, 1000ull * MS, 0), MS);
+    for (uint64_t i = 0; i < 20; i++) { /* moves of state at a quarter of the time */
+        alone = qr_pool_alone_ns(MS, 2 * MS, alone);
+        assert_int_equal(alone, MS);
+    }
+    for (uint64_t i = 0; i < 20; i++) { /* another program that wants the core as much as we do */
+        alone = qr_pool_alone_ns(4 * MS, 4 * MS, alone);
+        assert_int_equal(alone, 4ull * MS << qr_min_u64(i, 3));
+    }
+    assert_int_equal(qr_pool_alone_ns(MS, 0, alone), 8 * MS);
+    assert_int_equal(qr_pool_alone_ns(MS, 2 * MS, alone), MS); /* it is gone */
+    assert_int_equal(qr_pool_alone_ns(1000ull * MS, 0, 0), 100 * MS);
+}
+
 /* Every buffer of every kernel: the length its shape says passes, one byte less is named. */
 static void test_table_names_short_buffers(void **state)
 {
@@ -201,9 +221,10 @@ static void test_table_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_piece_once),          cmocka_unit_test(test_helpers_steal),
-        cmocka_unit_test(test_destroy_abandons),          cmocka_unit_test(test_idle_sleeps),
-        cmocka_unit_test(test_table_names_short_buffers), cmocka_unit_test(test_table_bytes),
+        cmocka_unit_test(test_every_piece_once),   cmocka_unit_test(test_helpers_steal),
+        cmocka_unit_test(test_destroy_abandons),   cmocka_unit_test(test_idle_sleeps),
+        cmocka_unit_test(test_alone_after_a_wait), cmocka_unit_test(test_table_names_short_buffers),
+        cmocka_unit_test(test_table_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
