@@ -49,14 +49,15 @@ void qr_cost_choose(const qr_policy_t *policy, qr_cost_t *cost, const qr_calibra
                           .source = QR_SOURCE_RECOMPUTE,
                           .rows = c->resident_rows};
     x.recompute_ns = x.recompute_row_ns * (most - c->resident_rows);
+    uint64_t bar_ns = c->always && !QR_MUTANT(831) ? QR_COST_NONE : x.recompute_ns;
     x.ram_ns = way(c, c->ram_rows, c->ram_rows, &x, policy->ram_ns);
     x.ssd_ns = way(c, c->ssd_rows, c->own ? 0 : c->ram_rows, &x, QR_MUTANT(743) ? 0 : policy->restore_ns);
     if (c->resident_rows == most) {
         x.source = QR_SOURCE_RESIDENT;
-    } else if (c->own || (x.ram_ns < x.recompute_ns && x.ram_ns <= x.ssd_ns)) {
+    } else if (c->own || (x.ram_ns < bar_ns && x.ram_ns <= x.ssd_ns)) {
         x.source = QR_SOURCE_RAM;
         x.rows = c->ram_rows;
-    } else if (x.ssd_ns < x.recompute_ns || QR_MUTANT(481)) {
+    } else if (x.ssd_ns < bar_ns || QR_MUTANT(481)) {
         x.source = QR_SOURCE_SSD;
         x.rows = c->ssd_rows;
     }

@@ -3,8 +3,8 @@
  *
  * CO1. Only integers. Until the first sample the policy's cost stands; the first sample is the value, each later one moves it by an
  *      eighth of the difference.
- * CO2. A way is chosen only if it is predicted to take less time than computing the same rows; a tie is computed, and of memory and
- *      disk a tie is memory's. Rows of disk that memory holds too cost what memory costs. Rows that memory keeps for a request that
+ * CO2. A way is chosen only if it is predicted to take less time than computing the same rows, or `always`; a tie is computed, and of
+ *      memory and disk a tie is memory's. Rows of disk that memory holds too cost what memory costs. Rows that memory keeps for a request that
  *      made room are nobody else's and are always taken; rows of disk are then all of disk.
  * CO3. What a bad hour taught is forgotten: a restore that was not chosen makes the next look a sixteenth cheaper, from no more than
  *      twice what computing costs. So it is tried again after a dozen, and where it stays too slow that dozen pays for it.
@@ -32,6 +32,7 @@ typedef struct qr_cost {
 typedef struct qr_cost_case {
     uint32_t resident_rows, ram_rows, ssd_rows, row_bytes;
     uint32_t own; /* 1: ram_rows are kept for this request alone; then there are such beyond the resident ones */
+    uint32_t always; /* 1: what computing costs does not count */
 } qr_cost_case_t;
 
 /* Predicted time until rows [0, the most of them) stand, by each way; QR_COST_NONE: there is none. */

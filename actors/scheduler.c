@@ -769,7 +769,10 @@ static uint32_t decide(const call_t *call, lane_t *lane, const request_t *r, con
     bool own = r->spilled_rows > grant->boundary;
     uint32_t tier_rows = QR_MUTANT(774) ? 0 : qr_min_u32(r->ram_rows, r->durable_rows);
     uint32_t ram_rows = own ? r->spilled_rows : qr_max_u32(r->spilled_rows, tier_rows);
-    qr_cost_case_t c = {.resident_rows = grant->boundary, .row_bytes = self->row_bytes, .own = own};
+    qr_cost_case_t c = {.resident_rows = grant->boundary,
+                        .row_bytes = self->row_bytes,
+                        .own = own,
+                        .always = call->given->params.restore_always != 0};
     qr_cost_choice_t x;
     if (loadable || ram_rows <= grant->boundary) c.ram_rows = ram_rows;
     if (loadable || r->durable_rows <= grant->boundary) c.ssd_rows = r->durable_rows;

@@ -31,7 +31,7 @@ class Base(unittest.TestCase):
         self.folder.cleanup()
 
     def serve(self, *options):
-        return Server("--store", self.store, "--chunk-tokens", CHUNK, *options)
+        return Server("--store", self.store, "--chunk-tokens", CHUNK, "--restore-always", 1, *options)
 
     def ask(self, server, messages, status=200, path="/v1/chat/completions", headers=None, **more):
         body = {"max_tokens": 12, "temperature": 0, "return_token_ids": True, **more}
@@ -258,7 +258,7 @@ class Stored(Base):
         cls.scratch.cleanup()
 
     def serve(self, *options):
-        return Server("--store", self.store, "--chunk-tokens", CHUNK, "--recompute-row-ns", 0, *options, model=self.model)
+        return Server("--store", self.store, "--chunk-tokens", CHUNK, "--recompute-row-ns", 0, "--restore-always", 1, *options, model=self.model)
 
     def draw(self, server, prompt, headers=None):
         return self.ask(server, prompt, path="/v1/completions", headers=headers, max_tokens=6, ignore_eos=True)

@@ -26,9 +26,11 @@ SEED = int(os.environ.get("QUIRE_TEST_SEED", "1"))
 CHUNK = 64
 # Everything is worth writing: what is tested is that it is right, not that it pays.
 WORTH = ["--recompute-row-ns", 1000000000, "--reuse-permille", 10000]
-EAGER = ["--pages", 900, *WORTH]
+# And what is there is restored, whatever a busy machine has measured; Decisions is about the other case.
+EAGER = ["--pages", 900, *WORTH, "--restore-always", 1]
+JUDGED = ["--chunk-tokens", CHUNK, "--pages", 900, *WORTH]
 SMALL = ["--chunk-tokens", CHUNK, *EAGER]
-# Computing costs so much that restoring always pays, also once both are measured; the bits are the same.
+# Computing takes longer; the bits are the same.
 SLOW = [*SMALL, "--isa", "scalar", "--threads", 1, "--prefill-tile", 1]
 TINY = None
 scratch = None
@@ -208,7 +210,7 @@ class Restart(unittest.TestCase):
     def test_S1_a_real_model(self):
         count, chunk = (2049, 256) if FULL else (450, 64)
         prompt = [(i * 7919) % 40000 + 20 for i in range(count)]
-        asks, options = [greedy(prompt), sampled(prompt)], ["--chunk-tokens", chunk, *WORTH]
+        asks, options = [greedy(prompt), sampled(prompt)], ["--chunk-tokens", chunk, *WORTH, "--restore-always", 1]
         wanted = cold(asks, model=MODEL)
         with Store(model=MODEL) as store:
             with store.serve(*options) as server:
@@ -529,7 +531,7 @@ class Withdrawn(unittest.TestCase):
     """What is damaged or gone is withdrawn from the catalog, so that it costs one failed restore at most; written again, it is offered again.
     Most of it runs where nothing is worth writing, so that only the withdrawal can have helped."""
 
-    IDLE = [*SLOW[:2], "--pages", 900, "--recompute-row-ns", 1000000000, "--reuse-permille", 0, *SLOW[-6:]]
+    IDLE = [*SLOW[:2], "--pages", 900, "--recompute-row-ns", 1000000000, "--reuse-permille", 0, "--restore-always", 1, *SLOW[-6:]]
 
     def setUp(self):
         self.ask = greedy(ids(5 * CHUNK + 9, 4))
@@ -1058,7 +1060,7 @@ class Decisions(unittest.TestCase):
     def test_a_warm_restart_says_why_it_restored_and_what_came_of_it(self):
         ask = greedy(ids(CHUNK * 6 + 5, 70))
         with Store() as store:
-            with store.serve(*SMALL) as server:
+            with store.serve(*JUDGED) as server:
                 server.complete(**ask)
                 rows_durable(server, CHUNK * 6)
                 m = server.metrics()
@@ -1068,7 +1070,7 @@ class Decisions(unittest.TestCase):
                 self.assertEqual(server.stop(), 0)
             stated = catalog(store, "policy", "--recompute-row-ns", 5000000, "--restore-ns", 900000)
             self.assertEqual([p["version"] for p in stated], [2])
-            with store.serve(*SMALL) as server:
+            with store.serve(*JUDGED) as server:
                 for again in range(2):
                     server.complete(**ask)
                 server.settle("quire_decisions_kept_total", 2)
@@ -1098,7 +1100,7 @@ class Decisions(unittest.TestCase):
     def test_the_ring_of_decisions_has_a_bound(self):
         ask = greedy(ids(CHUNK + 5, 71), 1)
         with Store() as store:
-            with store.serve(*SMALL, "--decisions-max", 16) as server:
+            with store.serve(*JUDGED, "--decisions-max", 16) as server:
                 server.complete(**ask)
                 rows_durable(server, CHUNK)
                 for again in range(20):
@@ -1108,7 +1110,7 @@ class Decisions(unittest.TestCase):
 
     def test_demands_are_stated_listed_and_taken_back(self):
         with Store() as store:
-            with store.serve(*SMALL) as server:
+            with store.serve(*JUDGED) as server:
                 server.complete(**greedy(ids(CHUNK * 2 + 5, 72)))
                 rows_durable(server, CHUNK * 2)
                 self.assertEqual(server.stop(), 0)
@@ -1118,7 +1120,7 @@ class Decisions(unittest.TestCase):
             catalog(store, "demand", "--chain", second, "--tier", "ram", "--owner", 2, "--ttl-s", 0)
             listed = catalog(store, "query", "demands")
             self.assertEqual([(d["chain"], d["tier"], d["owner"], d["priority"]) for d in listed], [(second, "ssd", 2, 3), (first, "ram", 1, 0)])
-            with store.serve(*SMALL) as server:  # they outlive a server
+            with store.serve(*JUDGED) as server:  # they outlive a server
                 self.assertEqual(server.metrics()["quire_facts_demands"], 2)
                 self.assertEqual(server.stop(), 0)
             catalog(store, "demand", "--chain", second, "--tier", "ssd", "--owner", 2, "--cancel")

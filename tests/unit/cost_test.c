@@ -11,7 +11,7 @@ static const qr_policy_t policy = {7, 1000000, 1000, 20000, 250, 1000000};
 static qr_cost_choice_t choose(qr_cost_t *cost, const qr_calibration_t *calibration, uint32_t resident, uint32_t ram, uint32_t ssd,
                                uint32_t bytes)
 {
-    const qr_cost_case_t c = {resident, ram, ssd, bytes, 0};
+    const qr_cost_case_t c = {resident, ram, ssd, bytes, 0, 0};
     qr_cost_choice_t choice;
     qr_cost_choose(&policy, cost, calibration, &c, &choice);
     return choice;
@@ -52,6 +52,28 @@ static void test_restore_pays_only_if_it_is_faster(void **state)
                      QR_SOURCE_RECOMPUTE); /* 1 ms + 1 ms against 2 ms: a tie is computed */
     cost.ssd.row_ns = calibration.row_ns = 1000;
     assert_int_equal(choose(&cost, &calibration, 0, 0, UINT32_MAX, 64).source, QR_SOURCE_RECOMPUTE); /* a device as fast as the disk */
+}
+
+static void test_always_takes_the_cheaper_of_what_is_there(void **state)
+{
+    (void)state;
+    qr_cost_t cost = {.ssd = {9000, 1}, .ram = {8000, 1}};
+    qr_calibration_t calibration = {.row_ns = 1, .row_samples = 1};
+    qr_cost_case_t c = {.ssd_rows = 10, .row_bytes = 64, .always = 1};
+    qr_cost_choice_t x;
+    qr_cost_choose(&policy, &cost, &calibration, &c, &x);
+    assert_int_equal(x.source, QR_SOURCE_SSD);
+    assert_int_equal(x.recompute_ns, 10); /* said as it is */
+    c.ram_rows = 10;
+    qr_cost_choose(&policy, &cost, &calibration, &c, &x);
+    assert_int_equal(x.source, QR_SOURCE_RAM);
+    c.ram_rows = c.ssd_rows = 0; /* nothing is there */
+    c.resident_rows = 10;
+    qr_cost_choose(&policy, &cost, &calibration, &c, &x);
+    assert_int_equal(x.source, QR_SOURCE_RESIDENT);
+    c = (qr_cost_case_t){.ssd_rows = 10, .row_bytes = 64};
+    qr_cost_choose(&policy, &cost, &calibration, &c, &x);
+    assert_int_equal(x.source, QR_SOURCE_RECOMPUTE);
 }
 
 static void test_what_was_slow_once_is_tried_again(void **state)
@@ -122,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_policy_until_the_first_sample), cmocka_unit_test(test_restore_pays_only_if_it_is_faster),
+        cmocka_unit_test(test_always_takes_the_cheaper_of_what_is_there),
         cmocka_unit_test(test_what_was_slow_once_is_tried_again), cmocka_unit_test(test_every_way_to_the_same_rows),
         cmocka_unit_test(test_memory_and_disk_together),
     };
