@@ -210,7 +210,9 @@ static void answer(const call_t *call, uint64_t to, uint64_t capture_id, uint32_
 static void end_capture(const call_t *call, uint32_t index, uint32_t reason, uint32_t durable_rows)
 {
     capture_t *c = &call->self->capture_table[index];
+    if (QR_MUTANT(821) && c->wanted && reason) durable_rows = qr_min_u32(c->rows, durable_rows + call->self->chunk_tokens);
     answer(call, c->asker, c->capture_id, reason, durable_rows, c->rows);
+    if (QR_MUTANT(822) && c->wanted) answer(call, c->asker, c->capture_id, reason, durable_rows, c->rows);
     memset(c, 0, sizeof *c);
 }
 
@@ -229,7 +231,7 @@ static void give_up(const call_t *call, uint32_t reason)
 /* Those that wait are not going to be served. */
 static void refuse_waiting(const call_t *call, uint32_t reason)
 {
-    for (uint32_t c = 0; c < PLACES; c++)
+    for (uint32_t c = 0; c < (QR_MUTANT(820) ? QR_CAPTURES_MAX : PLACES); c++)
         if (call->self->capture_table[c].open && c != call->self->capture) end_capture(call, c, reason, 0);
 }
 
@@ -718,7 +720,8 @@ static void begin_capture(const call_t *call, uint32_t index)
     self->capture = index;
     self->progress_us = call->message->now_us;
     self->chunk_count = c->rows / self->chunk_tokens;
-    self->hashed = self->durable_rows = self->chunk = self->written = self->next_group = 0;
+    if (!QR_MUTANT(823)) self->durable_rows = 0;
+    self->hashed = self->chunk = self->written = self->next_group = 0;
     memcpy(self->root, c->root, 32);
 }
 

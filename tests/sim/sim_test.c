@@ -15,6 +15,7 @@
 #include "actors/restore_streamer.h"
 #include "actors/roles.h"
 #include "actors/scheduler.h"
+#include "base/error.h"
 #include "messages/schema.h"
 #include "transport/sim/simulate.h"
 
@@ -86,6 +87,8 @@ enum {
     OTHER_PIN,
     OTHER_MEMORY,
     NOT_FILLED,
+    MORE_DURABLE,
+    WORTHLESS,
     EARLY_PUBLISH,
     NOT_WITHDRAWN,
     MORE_CACHED,
@@ -104,6 +107,9 @@ static void spoil_store(qr_message_t *m)
     }
     if (m->type == QR_MESSAGE_chunk_release && disease == OTHER_LEASE) m->body.chunk_release.lease += 1000000;
     if (m->type == QR_MESSAGE_chunk_release && disease == NOT_FILLED) m->body.chunk_release.kept = 1;
+    bool of_save = m->type == QR_MESSAGE_captured && qr_address_role(m->to) == QR_ROLE_facts;
+    if (of_save && disease == MORE_DURABLE) m->body.captured.reason = 0;
+    if (of_save && disease == WORTHLESS) m->body.captured.reason = QR_E_WORTHLESS;
     if (m->type == QR_MESSAGE_pages_unpin && disease == OTHER_PIN) m->body.pages_unpin.lease += 1000000;
     if (m->type == QR_MESSAGE_chunk_write && disease == WRONG_SLOT) m->body.chunk_write.start += (uint32_t)m->body.chunk_write.tokens.count;
     if (m->type == QR_MESSAGE_chunk_write && disease == OTHER_TOKENS) ((uint32_t *)(uintptr_t)m->body.chunk_write.tokens.data)[1] ^= 1;
@@ -185,6 +191,9 @@ static void draw_small_store(qr_sim_plan_t *plan)
     qr_sim_plan_draw(plan, 2729, QR_PROFILE_STORE, 3);
     plan->window = plan->window_pages = plan->over_commit = 0;
     plan->store.ram_slots = 3;
+    plan->store.saves_us = plan->busy_us / 40;
+    plan->store.saves_until_us = plan->busy_us;
+    plan->nodes[0] = (qr_sim_node_plan_t){QR_SIM_EDGE | QR_SIM_DEVICE, 1}; /* beside facts */
     plan->store.bytes_max = (plan->context / 16) * (64 + 16ull * plan->page_tokens);
     plan->workload.drop_us = 200000;
     plan->workload.salt_one_in = plan->workload.tenant_one_in = 0;
@@ -200,7 +209,8 @@ static void expect_finding(const qr_actor_class_t *doctored, uint32_t kind, cons
     plan.workload.cancel_one_in = plan.workload.budget_one_in = 0;
     plan.workload.answer_most = plan.workload.requests = 40;
     if (!qr_sim_plan_run(&plan, &result, NULL, NULL)) fail_msg("without a disease: %s", result.finding);
-    assert_true(kind < PAGES_SWAPPED || (result.store.restored_rows && result.store.dropped && result.store.ram_leases));
+    assert_true(kind < PAGES_SWAPPED ||
+                (result.store.restored_rows && result.store.dropped && result.store.ram_leases && result.store.saves));
     plan.doctored = doctored;
     disease = kind;
     countdown = 3;
@@ -244,6 +254,8 @@ static void test_the_checkers_of_the_store_see(void **state)
     expect_finding(&streamer, OTHER_LEASE, "a lease is given back that is not held");
     expect_finding(&streamer, OTHER_MEMORY, "names what its asker has no lease of");
     expect_finding(&streamer, NOT_FILLED, "memory is said to");
+    expect_finding(&checkpoints, MORE_DURABLE, "of a wanted capture");
+    expect_finding(&checkpoints, WORTHLESS, "a wanted capture is WORTHLESS");
     expect_finding(&checkpoints, WRONG_SLOT, "which holds something else");
     expect_finding(&checkpoints, OTHER_TOKENS, "is not that of its token");
     expect_finding(&checkpoints, OTHER_PIN, "pages are unpinned that are not pinned");
@@ -394,9 +406,6 @@ static const struct {
     {QR_ROLE_http, QR_ROLE_text, 0, "the same"},
     {QR_ROLE_storage, QR_ROLE_facts, QR_MESSAGE_facts_query, "both are fakes, and one world's truth is behind both"},
     {QR_ROLE_page_manager, QR_ROLE_transfer, QR_MESSAGE_fence, "loads end quiet: `restored` says that nothing moves any more"},
-    {QR_ROLE_facts, QR_ROLE_storage, 0, "no continuations are saved yet"},
-    {QR_ROLE_storage, QR_ROLE_facts, QR_MESSAGE_holds_read, "the same"},
-    {QR_ROLE_facts, QR_ROLE_checkpoint_writer, 0, "the same"},
 };
 static const char *why_not(const qr_roles_row_t *row)
 {

@@ -2,9 +2,11 @@
 #include "transport/sim/facts.h"
 
 #include "actors/catalog_batch.h"
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/prng.h"
 #include "transport/sim/catalog.h"
+#include "transport/sim/storage.h"
 #include "transport/sim/world.h"
 
 #include <stdlib.h>
@@ -18,11 +20,20 @@ enum {
     COLD = 10 /* times slower is a read that the disk has to look for */
 };
 
+enum { IDLE, HOLDING, CAPTURING, LETTING };
+
+/* What is asked for one of the saved continuations (storage.h), by its place. */
+typedef struct errand {
+    uint32_t state, writer, durable_rows, generation; /* writer: device that is asked; generation: of the errand, part of its key */
+} errand_t;
+
 typedef struct facts {
     uint64_t address, asker; /* asker: the writer */
     uint64_t append_tx, append_due_us, read_due_us;
     qr_log_read_t read;
     uint32_t append_open, append_fails, read_open, node;
+    uint64_t save_due_us; /* when the next continuation is saved or dropped */
+    errand_t errands[QR_SIM_SAVES];
 } facts_t;
 
 /* ---- the disk --------------------------------------------------------------------------------------------------------------- */
@@ -270,7 +281,10 @@ static void send_page(facts_t *self, const qr_sim_log_t *log, qr_log_batch_t hea
     X(qr_u64s_t, publishers)
     X(qr_u64s_t, publisher_epochs)
     X(qr_u64s_t, node_epochs)
-    X(qr_u64s_t, sequences) X(qr_u32s_t, chunk_tokens) X(qr_u32s_t, group_counts) X(qr_u32s_t, change_counts)
+    X(qr_u64s_t, sequences)
+    X(qr_u32s_t, chunk_tokens)
+    X(qr_u32s_t, group_counts)
+    X(qr_u32s_t, change_counts)
 #undef X
 #define X(kind, name) head.name = (kind){page.name, page.change_count};
         X(qr_bytes_t, kinds) X(qr_bytes_t, tiers) X(qr_u32s_t, groups) X(qr_u32s_t, starts) X(qr_u32s_t, counts) X(qr_u64s_t, sizes)
@@ -339,6 +353,180 @@ static void read_done(facts_t *self, qr_sim_log_t *log, qr_outbox_t *outbox)
         send_transactions(self, log, outbox);
 }
 
+/* ---- saved continuations (F7) ---------------------------------------------------------------------------------------------------- */
+
+static qr_sim_saves_t *saves_of(const facts_t *self, const qr_given_t *given)
+{
+    qr_sim_store_t *store = qr_sim_given(given)->store;
+    bool beside = store && qr_sim_store_work(store)->saves_us && qr_world_devices(qr_sim_world(), self->node);
+    return beside ? qr_sim_store_saves(store) : NULL;
+}
+static qr_sim_store_counts_t *save_counts(const qr_given_t *given) { return qr_sim_store_counts(qr_sim_given(given)->store); }
+
+static uint64_t save_key(const facts_t *self, uint32_t place) { return qr_handle(place, self->errands[place].generation); }
+
+/* The errand of a key in that state; QR_SIM_SAVES: it is forgotten. */
+static uint32_t save_find(const facts_t *self, uint64_t key, uint32_t state)
+{
+    uint32_t place = qr_handle_index(key);
+    bool its = place < QR_SIM_SAVES && self->errands[place].state == state && save_key(self, place) == key;
+    return its ? place : QR_SIM_SAVES;
+}
+
+static void save_begin(facts_t *self, uint32_t place, uint32_t state)
+{
+    uint32_t generation = self->errands[place].generation + 1;
+    self->errands[place] = (errand_t){.state = state, .generation = generation};
+}
+
+/* Wants the chunks of the next checkpoint writer, or that was the end of it. */
+static void save_capture(facts_t *self, const qr_given_t *given, uint32_t place, qr_outbox_t *outbox)
+{
+    const qr_sim_chain_t *chain = &saves_of(self, given)->kept[place].chain;
+    errand_t *e = &self->errands[place];
+    if (e->durable_rows >= chain->count || e->writer == qr_world_devices(qr_sim_world(), self->node)) {
+        save_counts(given)->saves++;
+        save_counts(given)->saves_short += e->durable_rows < chain->count;
+        e->state = IDLE;
+        return;
+    }
+    e->state = CAPTURING;
+    qr_capture_t body = {.capture_id = save_key(self, place), .tokens = {chain->tokens, chain->count}, .wanted = 1};
+    memcpy(body.scope.bytes, chain->scope, 32);
+    qr_send(outbox, qr_sim_address(self->node, ++e->writer, QR_ROLE_checkpoint_writer), capture, &body);
+}
+
+/* One of those that were lately computed, if it has a full chunk. */
+static void save_one(facts_t *self, const qr_given_t *given, uint32_t place, qr_outbox_t *outbox)
+{
+    qr_sim_saves_t *saves = saves_of(self, given);
+    uint32_t size = given->layout.chunk_tokens;
+    if (!saves->heard_count) return;
+    saves->kept[place].chain = saves->heard[qr_sim_draw(qr_min_u32(saves->heard_count, QR_SIM_HEARD))];
+    qr_sim_chain_t *chain = &saves->kept[place].chain;
+    chain->count -= chain->count % size;
+    if (chain->count < size) return;
+    saves->kept[place].id = ++saves->last_id;
+    saves->kept[place].pin = (uint32_t)qr_sim_draw(2);
+    saves->kept[place].leaving = 0;
+    save_begin(self, place, HOLDING);
+    if (!saves->kept[place].pin) {
+        save_capture(self, given, place, outbox);
+        return;
+    }
+    qr_chunk_hold_t body = {.key = save_key(self, place),
+                            .id = {(const uint8_t *)&saves->kept[place].id, sizeof saves->kept[place].id},
+                            .tokens = {chain->tokens, chain->count}};
+    memcpy(body.scope.bytes, chain->scope, 32);
+    qr_send(outbox, qr_sim_address(self->node, 0, QR_ROLE_storage), chunk_hold, &body);
+}
+
+static void drop_one(facts_t *self, const qr_given_t *given, uint32_t place, qr_outbox_t *outbox)
+{
+    qr_sim_saves_t *saves = saves_of(self, given);
+    if (!saves->kept[place].pin) {
+        saves->kept[place].id = 0;
+        save_counts(given)->saves_dropped++;
+        return;
+    }
+    save_begin(self, place, LETTING);
+    qr_send(outbox, qr_sim_address(self->node, 0, QR_ROLE_storage), chunk_unhold,
+            (&(qr_chunk_unhold_t){.key = save_key(self, place),
+                                  .id = {(const uint8_t *)&saves->kept[place].id, sizeof saves->kept[place].id}}));
+}
+
+static void on_save_time(facts_t *self, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
+{
+    const qr_sim_store_work_t *work = qr_sim_store_work(qr_sim_given(given)->store);
+    const qr_sim_saves_t *saves = saves_of(self, given);
+    uint32_t place = (uint32_t)qr_sim_draw(QR_SIM_SAVES);
+    bool over = now_us >= work->saves_until_us;
+    self->save_due_us = now_us + 1 + qr_sim_draw(2 * work->saves_us);
+    for (uint32_t i = 0; over && i < QR_SIM_SAVES; i++) /* those that there are */
+        if (saves->kept[i].id && self->errands[i].state == IDLE) place = i;
+    if (self->errands[place].state != IDLE) return;
+    if (saves->kept[place].id)
+        drop_one(self, given, place, outbox);
+    else if (!over)
+        save_one(self, given, place, outbox);
+    else
+        self->save_due_us = QR_NEVER_US;
+    for (uint32_t i = 0; i < QR_SIM_SAVES; i++) /* whose question was lost with a unit is let go again */
+        if (self->errands[i].state != IDLE || saves->kept[i].id)
+            self->save_due_us = qr_min_u64(self->save_due_us, now_us + work->saves_us + 1);
+}
+
+static void on_held(facts_t *self, const qr_given_t *given, const qr_chunk_held_t *b, qr_outbox_t *outbox)
+{
+    uint32_t place = save_find(self, b->key, HOLDING);
+    if (place == QR_SIM_SAVES) return;
+    if (b->reason) {
+        saves_of(self, given)->kept[place].id = 0;
+        save_counts(given)->saves_refused++;
+        self->errands[place].state = IDLE;
+    } else {
+        save_capture(self, given, place, outbox);
+    }
+}
+
+/* What is called durable is in the log. */
+static void judge_durable(const facts_t *self, const qr_given_t *given, const qr_sim_chain_t *chain, const qr_captured_t *b)
+{
+    uint8_t node[32];
+    uint32_t size = given->layout.chunk_tokens;
+    if (b->reason == QR_E_WORTHLESS || b->reason == QR_E_INVALID) qr_sim_finding("a wanted capture is %s", qr_error_name((int)b->reason));
+    if (b->durable_rows > chain->count || b->durable_rows % size || (!b->reason && b->durable_rows < chain->count))
+        qr_sim_finding("of a wanted capture of %u rows %u are durable, reason %s", chain->count, b->durable_rows,
+                       qr_error_name((int)b->reason));
+    memcpy(node, chain->scope, 32);
+    for (uint32_t row = 0; row < b->durable_rows; row += size) {
+        uint8_t parent[32];
+        memcpy(parent, node, 32);
+        qr_chain_node(parent, chain->tokens + row, size, node);
+        for (uint32_t g = 0; g < given->layout.group_count; g++)
+            if (!qr_sim_catalog_says(qr_sim_given(given)->catalog, self->node, node, g) &&
+                !qr_sim_store_stands(qr_sim_given(given)->store, self->node, node, g))
+                qr_sim_finding("%u rows are called durable, and the log does not say that the chunk at %u stands here", b->durable_rows,
+                               row);
+    }
+}
+
+static void on_captured(facts_t *self, const qr_given_t *given, const qr_captured_t *b, qr_outbox_t *outbox)
+{
+    uint32_t place = save_find(self, b->capture_id, CAPTURING);
+    if (place == QR_SIM_SAVES) return;
+    judge_durable(self, given, &saves_of(self, given)->kept[place].chain, b);
+    self->errands[place].durable_rows = qr_max_u32(self->errands[place].durable_rows, b->durable_rows);
+    save_capture(self, given, place, outbox);
+}
+
+static void on_unheld(facts_t *self, const qr_given_t *given, const qr_chunk_unheld_t *b)
+{
+    uint32_t place = save_find(self, b->key, LETTING);
+    if (place == QR_SIM_SAVES) return;
+    saves_of(self, given)->kept[place].id = 0;
+    save_counts(given)->saves_dropped++;
+    self->errands[place].state = IDLE;
+}
+
+/* The pinned one after that of this id. */
+static void on_holds_read(const facts_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    qr_sim_saves_t *saves = saves_of(self, given);
+    qr_holds_found_t body = {0};
+    uint64_t after = 0, least = UINT64_MAX;
+    memcpy(&after, message->body.holds_read.after.data ? message->body.holds_read.after.data : (const uint8_t *)&after,
+           qr_min_u64(sizeof after, message->body.holds_read.after.count));
+    for (uint32_t i = 0; saves && i < QR_SIM_SAVES; i++) {
+        if (!saves->kept[i].pin || saves->kept[i].id <= after || saves->kept[i].id >= least) continue;
+        least = saves->kept[i].id;
+        body.id = (qr_bytes_t){(const uint8_t *)&saves->kept[i].id, sizeof saves->kept[i].id};
+        memcpy(body.scope.bytes, saves->kept[i].chain.scope, 32);
+        body.tokens = (qr_u32s_t){saves->kept[i].chain.tokens, saves->kept[i].chain.count};
+    }
+    qr_send(outbox, message->from, holds_found, &body);
+}
+
 /* ---- the actor ------------------------------------------------------------------------------------------------------------------ */
 
 /* F2, and whatever others did meanwhile. */
@@ -358,14 +546,16 @@ static void on_start(facts_t *self, qr_sim_log_t *log, const qr_message_t *messa
     qr_send(outbox, message->from, ready, &(qr_ready_t){0});
 }
 
-static void on_time(facts_t *self, qr_sim_log_t *log, uint64_t now_us, qr_outbox_t *outbox)
+static void on_time(facts_t *self, qr_sim_log_t *log, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
 {
+    if (now_us >= self->save_due_us && saves_of(self, given)) on_save_time(self, given, now_us, outbox);
     if (now_us >= self->append_due_us) append_done(self, log, outbox);
     if (now_us >= self->read_due_us && !log->writing_tx) read_done(self, log, outbox); /* F3 */
     outbox->alarm_us = QR_NEVER_US;
     qr_outbox_alarm(outbox, qr_max_u64(self->append_due_us, now_us + 1));
     if (self->append_due_us == QR_NEVER_US) outbox->alarm_us = QR_NEVER_US;
     if (self->read_due_us != QR_NEVER_US && !log->writing_tx) qr_outbox_alarm(outbox, qr_max_u64(self->read_due_us, now_us + 1));
+    qr_outbox_alarm(outbox, self->save_due_us);
 }
 
 /* F6. What is said of a decision makes sense: the choice is one that could be made, and no more rows came of it than could. */
@@ -396,7 +586,12 @@ static void facts_handle(void *block, const qr_given_t *given, const qr_message_
     facts_t *self = block;
     qr_sim_log_t *log = log_of(given);
     switch (message->type) {
-    case QR_MESSAGE_start: on_start(self, log, message, outbox); break;
+    case QR_MESSAGE_start:
+        on_start(self, log, message, outbox);
+        self->save_due_us =
+            saves_of(self, given) ? message->now_us + qr_sim_draw(qr_sim_store_work(qr_sim_given(given)->store)->saves_us) : QR_NEVER_US;
+        qr_outbox_alarm(outbox, self->save_due_us);
+        break;
     case QR_MESSAGE_append: on_append(self, log, message, outbox); break;
     case QR_MESSAGE_log_read:
         self->read = message->body.log_read;
@@ -404,10 +599,16 @@ static void facts_handle(void *block, const qr_given_t *given, const qr_message_
         self->read_due_us = message->now_us + disk_us(self, log->write_us / 2 + 1) * (qr_sim_draw(8) ? 1 : COLD);
         if (!log->writing_tx) qr_outbox_alarm(outbox, self->read_due_us);
         break;
-    case QR_MESSAGE_alarm: on_time(self, log, message->now_us, outbox); break;
+    case QR_MESSAGE_alarm: on_time(self, log, given, message->now_us, outbox); break;
     case QR_MESSAGE_link_down: /* of its own node: nobody waits any more */
-        if (message->body.link_down.node == self->node + 1) self->append_open = self->read_open = 0;
+        if (message->body.link_down.node != self->node + 1) break;
+        self->append_open = self->read_open = 0;
+        for (uint32_t i = 0; i < QR_SIM_SAVES; i++) self->errands[i].state = IDLE; /* what is on the disk stays, and is dropped later */
         break;
+    case QR_MESSAGE_chunk_held: on_held(self, given, &message->body.chunk_held, outbox); break;
+    case QR_MESSAGE_chunk_unheld: on_unheld(self, given, &message->body.chunk_unheld); break;
+    case QR_MESSAGE_captured: on_captured(self, given, &message->body.captured, outbox); break;
+    case QR_MESSAGE_holds_read: on_holds_read(self, given, message, outbox); break;
     case QR_MESSAGE_policy_read: { /* the scheduler goes by what it is told, whatever it is */
         uint64_t version = 1 + qr_sim_draw(3);
         qr_send(outbox, message->from, policy_snapshot,
@@ -434,7 +635,7 @@ static void facts_init(void *block, const qr_given_t *given, uint64_t address)
     self->address = address;
     self->node = qr_address_node(address) - 1;
     self->asker = qr_sim_address(self->node, 0, QR_ROLE_catalog_writer);
-    self->append_due_us = self->read_due_us = QR_NEVER_US;
+    self->append_due_us = self->read_due_us = self->save_due_us = QR_NEVER_US;
 }
 
 static void facts_print(const void *block, const qr_given_t *given, qr_text_t *text)

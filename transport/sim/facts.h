@@ -7,7 +7,12 @@
  * F4. A number is given once, and only to a writer of the latest epoch. A writer that was told so and goes on is a finding, and so is
  *     one that skips a number, writes behind a claim that it has read, or asks something else under a number that it had.
  * F5. Snapshots are the rows up to a transaction, in pages, held by this life of facts only.
- * F6. The policy it names is any; a decision that contradicts its own numbers is a finding. */
+ * F6. The policy it names is any; a decision that contradicts its own numbers is a finding.
+ * F7. Where it lives beside a store, continuations are saved now and then, of what was lately computed there, and dropped: each is on its
+ *     disk first, held if it is pinned (storage.h G8; refused at the bound, then nothing of it stays), and its full chunks are wanted of the
+ *     checkpoint writers of its node, one after the other. A wanted capture is never worthless, and what is answered as durable is what the
+ *     log says stands there. Questions whose unit ended are forgotten; what stayed of their saves is held again when storage asks. When the
+ *     busy time is over all are dropped. */
 #ifndef QR_SIM_FACTS_H
 #define QR_SIM_FACTS_H
 

@@ -231,6 +231,19 @@ static void draw_ram(qr_sim_plan_t *plan)
     plan->workload.cancel_us = plan->local_us * 10 + plan->link_us + qr_prng_below(&prng, 10000);
 }
 
+/* Continuations are saved in two thirds of the worlds with a store; in half of those the first node, which has facts, computes too. */
+static void draw_saves(qr_sim_plan_t *plan)
+{
+    qr_prng_t prng;
+    qr_prng_init(&prng, plan->seed ^ 0x73617665732e2e2eu);
+    if (!plan->store.bytes_max || qr_prng_one_in(&prng, 3)) return;
+    plan->store.saves_us = plan->busy_us / between(&prng, 4, 40) + 1;
+    plan->store.saves_until_us = plan->busy_us;
+    if (!(plan->nodes[0].parts & QR_SIM_DEVICE) && qr_prng_one_in(&prng, 2))
+        plan->nodes[0] = (qr_sim_node_plan_t){plan->nodes[0].parts | QR_SIM_DEVICE, between(&prng, 1, 2)};
+    draw_again(plan);
+}
+
 /* Lanes that get pages by tranches out of small pools, so that later requests make room for earlier ones. */
 static void draw_over_commit(qr_sim_plan_t *plan, qr_prng_t *prng, bool mixed)
 {
@@ -378,6 +391,7 @@ void qr_sim_plan_draw(qr_sim_plan_t *plan, uint64_t seed, uint32_t profile, uint
     draw_catalog(plan, &other);
     draw_store(plan, &of_store);
     draw_ram(plan);
+    draw_saves(plan);
     draw_over_commit(plan, &of_store, profile == QR_PROFILE_MIXED);
     draw_patience(plan);
     if (plan->catalog.chains) w->read_us = 0; /* a heartbeat that ends alone leaves the question for its numbers open for good */
@@ -569,6 +583,7 @@ static void see(const qr_given_t *given, uint64_t actor, const qr_message_t *mes
     qr_sim_judge_see(given, actor, message, now_us);
     const qr_sim_world_given_t *mine = qr_sim_given(given);
     if (message->from == actor) hear_talk(mine->said, message);
+    if (mine->store) qr_sim_store_watch(mine->store, message, message->from == actor);
     if (mine->store) qr_sim_catalog_watch(mine->catalog, message, message->from == actor);
     if ((mine->store || mine->spills) && message->from == actor) qr_sim_moves_watch(given, message);
 }
@@ -779,9 +794,9 @@ void qr_sim_plan_print(const qr_sim_plan_t *plan, FILE *out)
                 (unsigned long long)c->busy_until_us, (unsigned long long)c->seed);
     const qr_sim_store_work_t *s = &plan->store;
     if (s->bytes_max)
-        fprintf(out, ",\n .store = {%lluu, %lluu, %lluu, %u, %u, %u, %u}", (unsigned long long)s->bytes_max,
+        fprintf(out, ",\n .store = {%lluu, %lluu, %lluu, %u, %u, %u, %u, %lluu, %lluu}", (unsigned long long)s->bytes_max,
                 (unsigned long long)s->write_us, (unsigned long long)s->move_ns, s->slots, s->restore_max_ms, s->capture_max_ms,
-                s->ram_slots);
+                s->ram_slots, (unsigned long long)s->saves_us, (unsigned long long)s->saves_until_us);
     if (plan->over_commit)
         fprintf(out,
                 ",\n .over_commit = %u, .tranche_tokens = %u, .preempt_quantum = %u, .spill_row_ns = %lluu, .spill_pages = %u, "
@@ -903,6 +918,9 @@ static void print_store(const qr_sim_store_counts_t *t, const qr_sim_spills_t *s
     printf("  memory: %llu parts came in, %llu left, %llu were leased; %llu damaged, %llu of those found\n",
            (unsigned long long)t->ram_entered, (unsigned long long)t->ram_left, (unsigned long long)t->ram_leases,
            (unsigned long long)t->ram_damage_done, (unsigned long long)t->ram_damage_found);
+    printf("  continuations: %llu saved, %llu of them not all durable, %llu refused a hold, %llu dropped, %llu holds\n",
+           (unsigned long long)t->saves, (unsigned long long)t->saves_short, (unsigned long long)t->saves_refused,
+           (unsigned long long)t->saves_dropped, (unsigned long long)t->held);
 }
 
 /* Closes the trace. A run that ended before its last seed is traced now: `plan` is the seed it ended at, the same seed has the same

@@ -1,6 +1,7 @@
 /* storage.c - see storage.h. */
 #include "transport/sim/storage.h"
 
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/prng.h"
 #include "transport/sim/catalog.h"
@@ -8,7 +9,7 @@
 
 #include <stdlib.h>
 
-enum { LEASES = 64, WRITES = 8, DROPS = 64, HEADER_BYTES = 64, DEVICES = 2 };
+enum { LEASES = 64, WRITES = 8, DROPS = 64, HEADER_BYTES = 64, DEVICES = 2, HOLDS = 16, HOLD_CHUNKS = 32 };
 enum { ABSENT, WRITING, DURABLE, ASIDE }; /* of a file; ASIDE: damaged, and nobody may have it again */
 enum { EMPTY, FILLING, KEPT, LEAVING };   /* of a RAM slot; LEAVING: found by nobody, and read to its end */
 enum { NO_PLACE_ONE_IN = 6, LEAVES_ONE_IN = 8 };
@@ -18,7 +19,8 @@ typedef struct disk {
     uint32_t count, capacity;
     qr_sim_slot_t slots[DEVICES][QR_STAGING_SLOTS_MAX];
     qr_sim_bytes_t memory[QR_SIM_RAM_SLOTS];
-    uint64_t lives; /* of its storage; memory is void with each */
+    uint64_t lives;            /* of its storage; memory is void with each */
+    uint32_t refused[DEVICES]; /* a publish of that writer was: it may drop what it wrote in vain */
 } disk_t;
 
 struct qr_sim_store {
@@ -27,6 +29,7 @@ struct qr_sim_store {
     uint32_t node_count, unused;
     uint64_t clock, lease; /* of touches; the newest lease of this world */
     disk_t *disks;         /* [node_count] */
+    qr_sim_saves_t saves;
 };
 
 static qr_sim_store_t *store_of(const qr_given_t *given) { return qr_sim_given(given)->store; }
@@ -55,6 +58,19 @@ void qr_sim_store_destroy(qr_sim_store_t **self)
 
 const qr_sim_store_work_t *qr_sim_store_work(const qr_sim_store_t *s) { return &s->work; }
 qr_sim_store_counts_t *qr_sim_store_counts(qr_sim_store_t *s) { return &s->counts; }
+qr_sim_saves_t *qr_sim_store_saves(qr_sim_store_t *s) { return &s->saves; }
+
+void qr_sim_store_watch(qr_sim_store_t *s, const qr_message_t *message, bool said)
+{
+    const qr_pages_reserve_t *b = &message->body.pages_reserve;
+    uint32_t node = qr_address_node(said ? message->from : message->to) - 1, device = qr_address_device(said ? message->from : message->to);
+    if (!said && message->type == QR_MESSAGE_publish_refused && device) s->disks[node].refused[device - 1] = 1;
+    if (!said || node || message->type != QR_MESSAGE_pages_reserve || b->tokens.count > QR_SIM_SAVE_TOKENS) return;
+    qr_sim_chain_t *chain = &s->saves.heard[s->saves.heard_count++ % QR_SIM_HEARD];
+    memcpy(chain->scope, b->scope.bytes, 32);
+    chain->count = (uint32_t)b->tokens.count;
+    qr_copy(chain->tokens, b->tokens.data, 4 * b->tokens.count);
+}
 
 qr_sim_slot_t *qr_sim_store_slot(qr_sim_store_t *s, uint32_t node, uint32_t device, uint32_t slot)
 {
@@ -134,6 +150,12 @@ qr_sim_file_t *qr_sim_store_file(qr_sim_store_t *s, uint32_t node, const uint8_t
         if (disk->files[i].state == DURABLE && !disk->files[i].removed && memcmp(disk->files[i].content, content, 32) == 0)
             return &disk->files[i];
     return NULL;
+}
+
+bool qr_sim_store_stands(const qr_sim_store_t *s, uint32_t node, const uint8_t chain[32], uint32_t group)
+{
+    const qr_sim_file_t *f = ready_part(&s->disks[node], chain, group);
+    return f && f->fresh;
 }
 
 /* A place for a file: its own if it was set aside, else a free one. */
@@ -227,6 +249,13 @@ typedef struct storage {
     write_t writes[WRITES];
     drop_t drops[DROPS];
     ram_slot_t ram[QR_SIM_RAM_SLOTS];
+    struct {
+        uint64_t id; /* 0: free */
+        uint32_t count, unused;
+        uint8_t chains[32 * HOLD_CHUNKS];
+    } holds[HOLDS];
+    uint64_t facts; /* who knows the holds of before, 0: nobody */
+    uint32_t holds_known, asking;
 } storage_t;
 
 typedef struct call {
@@ -348,9 +377,99 @@ static bool ram_lease(const call_t *call, lease_t *lease, qr_chunk_leased_t *bod
     if (f) {
         memcpy(body->content.bytes, f->content, 32);
         f->key = ++call->store->clock;
+        f->named = 1;
     }
     call->store->counts.ram_leases++;
     return true;
+}
+
+/* ---- holds (G8) ---- */
+
+static bool is_held(const storage_t *self, const uint8_t chain[32])
+{
+    for (uint32_t h = 0; h < HOLDS; h++)
+        for (uint32_t i = 0; self->holds[h].id && i < self->holds[h].count; i++)
+            if (memcmp(self->holds[h].chains + 32 * (size_t)i, chain, 32) == 0) return true;
+    return false;
+}
+
+/* Different chains that are held, and how many there may be: a quarter of the disk, so that some are refused. */
+static uint32_t held_count(const storage_t *self)
+{
+    uint32_t count = 0;
+    for (uint32_t h = 0; h < HOLDS; h++)
+        for (uint32_t i = 0; self->holds[h].id && i < self->holds[h].count; i++) {
+            bool before = false;
+            for (uint32_t k = 0; k < h; k++)
+                for (uint32_t j = 0; self->holds[k].id && j < self->holds[k].count; j++)
+                    before |= memcmp(self->holds[k].chains + 32 * (size_t)j, self->holds[h].chains + 32 * (size_t)i, 32) == 0;
+            count += !before;
+        }
+    return count;
+}
+static uint64_t held_most(const call_t *call)
+{
+    const qr_layout_t *layout = &call->given->layout;
+    return call->store->work.bytes_max / 4 / ((HEADER_BYTES + 8ull * layout->chunk_tokens) * layout->group_count);
+}
+
+/* 0 or a reason. */
+static uint32_t hold_take(const call_t *call, qr_bytes_t id, const qr_hash_t *scope, qr_u32s_t tokens)
+{
+    storage_t *self = call->self;
+    uint32_t size = call->given->layout.chunk_tokens, count = (uint32_t)tokens.count / size, at = HOLDS;
+    uint64_t number = 0;
+    memcpy(&number, id.data, qr_min_u64(sizeof number, id.count));
+    for (uint32_t h = 0; h < HOLDS; h++) {
+        if (self->holds[h].id == number) return 0;
+        if (!self->holds[h].id) at = h;
+    }
+    if (!number || count > HOLD_CHUNKS) return QR_E_INVALID;
+    if (at == HOLDS) return QR_E_NO_SPACE;
+    uint8_t *chains = self->holds[at].chains;
+    for (uint32_t i = 0; i < count; i++)
+        qr_chain_node(i ? chains + 32 * (size_t)(i - 1) : scope->bytes, tokens.data + (size_t)i * size, size, chains + 32 * (size_t)i);
+    self->holds[at].count = count;
+    self->holds[at].id = number;
+    if (held_count(self) <= held_most(call)) return 0;
+    self->holds[at].id = 0;
+    return QR_E_NO_SPACE;
+}
+
+static void on_hold(const call_t *call)
+{
+    const qr_chunk_hold_t *b = &call->message->body.chunk_hold;
+    uint32_t reason = hold_take(call, b->id, &b->scope, b->tokens);
+    call->store->counts.held += reason == 0;
+    qr_send(call->outbox, call->message->from, chunk_held, (&(qr_chunk_held_t){.key = b->key, .reason = reason}));
+}
+
+static void on_unhold(const call_t *call)
+{
+    const qr_chunk_unhold_t *b = &call->message->body.chunk_unhold;
+    uint64_t number = 0;
+    memcpy(&number, b->id.data, qr_min_u64(sizeof number, b->id.count));
+    for (uint32_t h = 0; h < HOLDS; h++)
+        if (call->self->holds[h].id == number) call->self->holds[h].id = 0;
+    qr_send(call->outbox, call->message->from, chunk_unheld, (&(qr_chunk_unheld_t){.key = b->key}));
+}
+
+/* The holds of before, one by one; asked again when facts is there again. */
+static void holds_ask(const call_t *call, qr_bytes_t after)
+{
+    if (call->self->holds_known || call->self->asking) return;
+    call->self->asking = 1;
+    qr_send(call->outbox, call->self->facts, holds_read, (&(qr_holds_read_t){.after = after}));
+}
+
+static void on_holds_found(const call_t *call)
+{
+    const qr_holds_found_t *b = &call->message->body.holds_found;
+    call->self->asking = 0;
+    call->self->holds_known = b->id.count == 0;
+    if (call->self->holds_known) return;
+    (void)hold_take(call, b->id, &b->scope, b->tokens);
+    holds_ask(call, b->id);
 }
 
 /* ---- losses: files that are set aside ---- */
@@ -401,8 +520,10 @@ static void on_find(const call_t *call)
     const qr_chunk_find_t *b = &call->message->body.chunk_find;
     uint32_t depth = 0;
     for (bool all = true; all && depth < b->chains.count / 32; depth += all)
-        for (uint32_t g = 0; g < call->given->layout.group_count; g++)
-            all = all && ready_part(call->disk, b->chains.data + 32 * (size_t)depth, g);
+        for (uint32_t g = 0; g < call->given->layout.group_count; g++) {
+            const qr_sim_file_t *f = ready_part(call->disk, b->chains.data + 32 * (size_t)depth, g);
+            all = all && f && f->named; /* G9 */
+        }
     qr_send(call->outbox, call->message->from, chunk_found, (&(qr_chunk_found_t){.key = b->key, .depth = depth}));
 }
 
@@ -431,6 +552,7 @@ static void on_lease(const call_t *call)
         *lease = (lease_t){.id = ++call->store->lease, .holder = call->message->from, .group = b->group};
         memcpy(lease->chain, b->chain.bytes, 32);
         f->leases++;
+        f->named = 1;
         f->key = ++call->store->clock;
         body = (qr_chunk_leased_t){.key = b->key, .lease = lease->id, .bytes = f->bytes, .trusted = f->trusted_epoch == call->self->epoch};
         memcpy(body.content.bytes, f->content, 32);
@@ -599,8 +721,11 @@ static void on_write(const call_t *call)
     take_slot(call, b, &w->bytes);
     call->self->last_us = qr_max_u64(call->self->last_us, call->message->now_us) + disk_us(call); /* one errand */
     w->due_us = call->self->last_us;
-    const qr_sim_file_t *there = ready_part(call->disk, b->chain.bytes, b->group);
-    if (there) return;
+    qr_sim_file_t *there = ready_part(call->disk, b->chain.bytes, b->group);
+    if (there) {
+        there->named = 1;
+        return;
+    }
     w->reason = judge_write(call, &w->bytes, &w->shortfall);
     if (w->reason) return;
     qr_sim_file_t *f = file_new(call->disk, b->chain.bytes, b->group);
@@ -619,6 +744,7 @@ static uint32_t outcome(const call_t *call, qr_sim_file_t *f)
     if (qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_FULL)) return QR_E_NO_SPACE;
     if (one_in && qr_sim_draw(one_in) == 0) return QR_E_IO; /* its sync failed */
     f->state = DURABLE;
+    f->named = f->fresh = 1;
     f->key = ++call->store->clock;
     f->trusted_epoch = call->self->epoch;
     return 0;
@@ -661,13 +787,17 @@ static void on_victims(const call_t *call)
     uint8_t chains[32 * QR_CAPTURE_DROPS];
     uint32_t groups[QR_CAPTURE_DROPS], count = 0;
     uint64_t sizes[QR_CAPTURE_DROPS], named = 0, after = 0;
-    while (count < QR_CAPTURE_DROPS && named < b->bytes) {
-        const qr_sim_file_t *least = NULL;
+    const qr_sim_catalog_t *catalog = qr_sim_given(call->given)->catalog;
+    while (call->self->holds_known && count < QR_CAPTURE_DROPS && named < b->bytes) {
+        qr_sim_file_t *least = NULL;
         for (uint32_t i = 0; i < call->disk->count; i++) {
-            const qr_sim_file_t *f = &call->disk->files[i];
+            qr_sim_file_t *f = &call->disk->files[i];
+            if (is_held(call->self, f->chain)) continue;
             if (f->state == DURABLE && !f->leases && !f->leaving && f->key > after && (!least || f->key < least->key)) least = f;
         }
         if (!least) break;
+        least->offered = 1;
+        if (catalog && qr_sim_catalog_says(catalog, call->self->node, least->chain, least->group)) least->fresh = 0;
         after = least->key;
         memcpy(chains + 32 * (size_t)count, least->chain, 32);
         groups[count] = least->group;
@@ -692,6 +822,9 @@ static void on_drop(const call_t *call)
         qr_send(call->outbox, call->message->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = b->key, .reason = reason}));
         return;
     }
+    if (f->state == DURABLE && is_held(call->self, f->chain) && !f->offered &&
+        !call->disk->refused[qr_address_device(call->message->from) - 1])
+        qr_sim_finding("node %u: a held file is dropped, and nobody said that it may leave", call->self->node + 1); /* G8 */
     *d = (drop_t){.from = call->message->from, .key = b->key, .group = b->group};
     memcpy(d->chain, b->chain.bytes, 32);
     f->leaving = 1;
@@ -702,6 +835,7 @@ static void on_drop(const call_t *call)
 static void on_link_down(const call_t *call)
 {
     if (call->message->body.link_down.node != call->self->node + 1) return;
+    call->self->asking = 0;
     for (uint32_t i = 0; i < DROPS; i++) call->self->drops[i].from = 0;
     for (uint32_t i = 0; i < DEVICES; i++) call->self->watches[i].from = 0;
     for (uint32_t i = 0; i < call->disk->count; i++) call->disk->files[i].told = 0;
@@ -733,9 +867,18 @@ static void on_start(const call_t *call)
         }
         /* What was withdrawn and not deleted is found again: nobody remembers that it was to leave. */
         if (f->state == DURABLE || f->state == ASIDE) f->leaving = 0;
+        f->offered = 0;
+        const qr_sim_catalog_t *catalog = qr_sim_given(call->given)->catalog;
+        f->named = f->state == DURABLE && catalog && qr_sim_catalog_says(catalog, call->self->node, f->chain, f->group);
         call->store->counts.adopted += f->state == DURABLE;
     }
     qr_send(call->outbox, call->message->from, ready, (&(qr_ready_t){0}));
+    const qr_u64s_t *partners = &call->message->body.start.partners;
+    for (uint64_t i = 0; i < partners->count; i++)
+        if (qr_address_role(partners->data[i]) == QR_ROLE_facts && qr_address_node(partners->data[i]) == call->self->node + 1)
+            call->self->facts = partners->data[i];
+    call->self->holds_known = call->self->facts == 0;
+    holds_ask(call, (qr_bytes_t){0});
 }
 
 static void on_time(const call_t *call)
@@ -771,7 +914,13 @@ static void storage_handle(void *block, const qr_given_t *given, const qr_messag
     case QR_MESSAGE_chunk_victims: on_victims(&call); break;
     case QR_MESSAGE_chunk_drop: on_drop(&call); break;
     case QR_MESSAGE_chunk_losses: on_losses(&call); break;
+    case QR_MESSAGE_chunk_hold: on_hold(&call); break;
+    case QR_MESSAGE_chunk_unhold: on_unhold(&call); break;
+    case QR_MESSAGE_holds_found: on_holds_found(&call); break;
     case QR_MESSAGE_link_down: on_link_down(&call); break;
+    case QR_MESSAGE_link_up:
+        if (message->body.link_up.node == self->node + 1) holds_ask(&call, (qr_bytes_t){0});
+        break;
     default: break;
     }
     outbox->alarm_us = QR_NEVER_US;
@@ -793,7 +942,7 @@ static void storage_init(void *block, const qr_given_t *given, uint64_t address)
     self->node = qr_address_node(address) - 1;
 }
 
-/* G5, G7 */
+/* G5, G7, G8 */
 static void storage_check(const void *block, const qr_given_t *given)
 {
     const storage_t *self = block;
@@ -807,6 +956,7 @@ static void storage_check(const void *block, const qr_given_t *given)
     for (uint32_t i = 0; i < LEASES; i++) leases += self->leases[i].id && (self->leases[i].slot || self->leases[i].fill);
     for (uint32_t i = 0; i < WRITES; i++) leases += self->writes[i].from && self->writes[i].fill;
     qr_assert(readers == leases);
+    qr_assert(held_count(self) * (HEADER_BYTES + 8ull * given->layout.chunk_tokens) * given->layout.group_count <= store->work.bytes_max);
 }
 
 static void storage_print(const void *block, const qr_given_t *given, qr_text_t *text)

@@ -12,7 +12,10 @@
  * G7. The RAM tier: at most ram_slots parts in memory of storage's process, whose file was published here. A part comes in with its write
  *     or with the upload of a leased file; who says that it is in (chunk_release) has verified it: what lies there is held against that.
  *     Slots leave when somebody needs one, for no reason, and with a chunk_drop, never while one is read. Memory fails in silence, like
- *     files (G4); memory that is called damaged is, and the file is not to blame for it. */
+ *     files (G4); memory that is called damaged is, and the file is not to blame for it.
+ * G8. Chunks of a hold (storage_holds.h) are nobody's victims, and at most as many are held as the disk has room for; none is named before the
+ *     holds of before are known. A held file is dropped only by who was told to, lost it, or wrote it in vain.
+ * G9. What was found at the start is not counted as found before the log named it, it was leased or asked to be written (storage.c, SO7). */
 #ifndef QR_SIM_STORAGE_H
 #define QR_SIM_STORAGE_H
 
@@ -24,15 +27,37 @@ typedef struct qr_sim_store_work {
     uint64_t bytes_max;                                        /* of one disk */
     uint64_t write_us, move_ns;                                /* most of one write and of its sync; most of one row moved */
     uint32_t slots, restore_max_ms, capture_max_ms, ram_slots; /* ram_slots 0: no RAM tier */
+    uint64_t saves_us, saves_until_us; /* mean time between two saves of continuations, 0: none (facts.h); then all are dropped */
 } qr_sim_store_work_t;
 
 typedef struct qr_sim_store_counts {
     uint64_t written, failed, torn, adopted, shortfalls, dropped, leases, uploads, uploads_failed, damage_done, damage_found, fenced,
-        downloads, restores, restores_whole, restored_rows, ram_leases, ram_entered, ram_left, ram_damage_done, ram_damage_found;
+        downloads, restores, restores_whole, restored_rows, ram_leases, ram_entered, ram_left, ram_damage_done, ram_damage_found, saves,
+        saves_short, saves_refused, saves_dropped, held;
 } qr_sim_store_counts_t;
 
 enum { QR_SIM_FILE_ROWS = 64 }; /* most rows of a chunk in these worlds */
 enum { QR_SIM_RAM_SLOTS = 32 }; /* most of one node */
+enum { QR_SIM_SAVES = 8, QR_SIM_SAVE_TOKENS = 1024, QR_SIM_HEARD = 4 };
+
+/* Tokens of a chain from its root on. */
+typedef struct qr_sim_chain {
+    uint8_t scope[32];
+    uint32_t count, unused;
+    uint32_t tokens[QR_SIM_SAVE_TOKENS];
+} qr_sim_chain_t;
+
+/* Saved continuations of the node that has the log, on its disk, and what was lately computed there. */
+typedef struct qr_sim_saves {
+    uint64_t last_id;
+    struct {
+        uint64_t id; /* 0: none */
+        uint32_t pin, leaving;
+        qr_sim_chain_t chain; /* full chunks */
+    } kept[QR_SIM_SAVES];
+    qr_sim_chain_t heard[QR_SIM_HEARD];
+    uint32_t heard_count, unused;
+} qr_sim_saves_t;
 
 /* What is on the disk under a file's name. */
 typedef struct qr_sim_bytes {
@@ -45,8 +70,8 @@ typedef struct qr_sim_bytes {
 
 typedef struct qr_sim_file {
     uint32_t state, group; /* state: of storage.c */
-    uint32_t leases, damaged, leaving, was_aside, removed,
-        times; /* times: how often somebody rewrote it; damaged: by this world; was_aside: it is written again after that was found;
+    uint32_t leases, damaged, leaving, was_aside, removed, fresh, times, named,
+        offered; /* named: G9; offered: as a victim; fresh: written, and the log does not say so yet; times: how often somebody rewrote it; damaged: by this world; was_aside: it is written again after that was found;
                   removed: by somebody else */
     uint8_t chain[32], content[32];
     uint64_t bytes, key, due_us, trusted_epoch, told; /* told: who withdraws it from the catalog, 0 nobody; key: least leaves first;
@@ -67,6 +92,11 @@ qr_sim_store_t *qr_sim_store_new(const qr_sim_store_work_t *work, const qr_given
 void qr_sim_store_destroy(qr_sim_store_t **store);
 const qr_sim_store_work_t *qr_sim_store_work(const qr_sim_store_t *store);
 qr_sim_store_counts_t *qr_sim_store_counts(qr_sim_store_t *store);
+qr_sim_saves_t *qr_sim_store_saves(qr_sim_store_t *store);
+/* Whether a part stands on the disk of a node and is going to be published, if it is not yet: written, or written in vain (README.md). */
+bool qr_sim_store_stands(const qr_sim_store_t *store, uint32_t node, const uint8_t chain[32], uint32_t group);
+/* Every message, when it is said or heard: what is computed where the log is, and whose publishes are refused. */
+void qr_sim_store_watch(qr_sim_store_t *store, const qr_message_t *message, bool said);
 /* Whether the disk of a node holds this part, or held it until somebody damaged it. */
 bool qr_sim_store_has(const qr_sim_store_t *store, uint32_t node, const uint8_t chain[32], uint32_t group);
 /* The file of that name, NULL without one. */
