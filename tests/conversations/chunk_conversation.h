@@ -50,7 +50,10 @@ typedef enum chunk_verb {
     STEP_FLIP,    /* a byte of the part's file changes */
     STEP_REMOVE,  /* somebody removes the part's file */
     STEP_MEMORY,  /* ram_find of all parts: depth */
-    STEP_FORGETS  /* a byte of the memory that lease `slot` is of changes */
+    STEP_FORGETS, /* a byte of the memory that lease `slot` is of changes */
+    STEP_HOLD,    /* chunk_hold number `slot` of the first `depth` parts: reason */
+    STEP_UNHOLD,  /* chunk_unhold of it */
+    STEP_VICTIMS  /* chunk_victims of the bytes of `depth` parts: exactly they are named */
 } chunk_verb_t;
 /* What a lease says about memory: none, that it is of memory, or that its upload fills some. */
 typedef enum chunk_memory { MEMORY_NONE, MEMORY_KEPT, MEMORY_FILL } chunk_memory_t;
@@ -183,6 +186,29 @@ static const chunk_step_t ram_steps[] = {
     {STEP_MEMORY, .depth = 0},
 };
 
+/* What is held is nobody's victim. */
+static const chunk_step_t hold_steps[] = {
+    {STEP_SAVE, .part = 0},
+    {STEP_SAVE, .part = 1},
+    {STEP_SAVE, .part = 2},
+    {STEP_HOLD, .slot = 1, .depth = 2},
+    {STEP_VICTIMS, .depth = 1},
+    {STEP_HOLD, .slot = 1, .depth = 2}, /* the same hold */
+    {STEP_HOLD, .slot = 2, .depth = 1},
+    {STEP_UNHOLD, .slot = 1},
+    {STEP_VICTIMS, .depth = 2}, /* those that were named and not dropped too */
+    {STEP_UNHOLD, .slot = 3},
+    {STEP_HOLD, .slot = 3, .depth = 4}, /* one of them is still to come */
+    {STEP_SAVE, .part = 3},
+    {STEP_UNHOLD, .slot = 2},
+    {STEP_UNHOLD, .slot = 3},
+    {STEP_VICTIMS, .depth = 4},
+    {STEP_DROP, .part = 0},
+    {STEP_DROP, .part = 1},
+    {STEP_DROP, .part = 2},
+    {STEP_DROP, .part = 3},
+};
+
 /* What the conversation knows while it goes on. Group by group the same is said. */
 typedef struct chunk_talk {
     const chunk_world_t *world;
@@ -303,11 +329,38 @@ static inline void chunk_step_lease(chunk_talk_t *talk, const chunk_step_t *s)
     }
 }
 
+static inline void chunk_step_holds(chunk_talk_t *talk, const chunk_step_t *s)
+{
+    const chunk_world_t *w = talk->world;
+    uint8_t id[16] = {(uint8_t)s->slot};
+    uint64_t bytes = 0;
+    qr_message_t answer;
+    uint32_t groups = w->given->layout.group_count;
+    for (uint32_t g = 0; g < groups; g++) bytes += (uint64_t)s->depth * w->payload_chunk_bytes[g];
+    if (s->verb == STEP_HOLD) {
+        chunk_expect(talk, "answered",
+                     CHUNK_ASK(talk, facts, storage, chunk_hold, &answer, .key = ++talk->key, .id = {id, sizeof id},
+                               .scope = talk->parents[0], .tokens = {talk->tokens, (uint64_t)s->depth * talk->chunk}),
+                     true);
+        chunk_expect(talk, "key", answer.body.chunk_held.key, talk->key);
+        chunk_expect(talk, "hold reason", answer.body.chunk_held.reason, s->reason);
+    } else if (s->verb == STEP_UNHOLD) {
+        chunk_expect(talk, "answered", CHUNK_ASK(talk, facts, storage, chunk_unhold, &answer, .key = ++talk->key, .id = {id, sizeof id}),
+                     true);
+        chunk_expect(talk, "key", answer.body.chunk_unheld.key, talk->key);
+    } else if (s->verb == STEP_VICTIMS) {
+        chunk_expect(talk, "answered",
+                     CHUNK_ASK(talk, checkpoint_writer, storage, chunk_victims, &answer, .key = ++talk->key, .bytes = bytes), true);
+        chunk_expect(talk, "victims", answer.body.chunk_victims_named.groups.count, (uint64_t)s->depth * groups);
+    }
+}
+
 static inline void chunk_step_others(chunk_talk_t *talk, const chunk_step_t *s)
 {
     const chunk_world_t *w = talk->world;
     qr_message_t answer;
     uint32_t groups = w->given->layout.group_count;
+    chunk_step_holds(talk, s);
     if (s->verb == STEP_FIND) {
         chunk_expect(talk, "answered",
                      CHUNK_ASK(talk, checkpoint_writer, storage, chunk_find, &answer, .key = ++talk->key,
@@ -359,7 +412,7 @@ static inline void chunk_step_others(chunk_talk_t *talk, const chunk_step_t *s)
 }
 
 /* Holds a world to a list. Its pools have at least 2 x ((chunk + page - 2) / page + 1) pages of each group. */
-static inline void chunk_conversation_hold(const chunk_world_t *world, const chunk_step_t *steps, uint32_t count)
+static inline void chunk_conversation_list(const chunk_world_t *world, const chunk_step_t *steps, uint32_t count)
 {
     chunk_talk_t *talk = calloc(1, sizeof *talk);
     const qr_layout_t *layout = &world->given->layout;
@@ -391,8 +444,9 @@ static inline void chunk_conversation_hold(const chunk_world_t *world, const chu
 }
 static inline void chunk_conversation_run(const chunk_world_t *world)
 {
-    chunk_conversation_hold(world, chunk_steps, QR_COUNT(chunk_steps));
+    chunk_conversation_list(world, chunk_steps, QR_COUNT(chunk_steps));
 }
-static inline void ram_conversation_run(const chunk_world_t *world) { chunk_conversation_hold(world, ram_steps, QR_COUNT(ram_steps)); }
+static inline void hold_conversation_run(const chunk_world_t *world) { chunk_conversation_list(world, hold_steps, QR_COUNT(hold_steps)); }
+static inline void ram_conversation_run(const chunk_world_t *world) { chunk_conversation_list(world, ram_steps, QR_COUNT(ram_steps)); }
 
 #endif

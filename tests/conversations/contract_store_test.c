@@ -44,13 +44,21 @@ static bool take(fakes_t *f, stand_t *s, uint64_t from, uint16_t wanted, qr_mess
 
 static uint16_t answer_of(uint16_t ask)
 {
-    static const uint16_t pairs[][2] = {
-        {QR_MESSAGE_chunk_find, QR_MESSAGE_chunk_found},        {QR_MESSAGE_chunk_lease, QR_MESSAGE_chunk_leased},
-        {QR_MESSAGE_chunk_release, QR_MESSAGE_chunk_released},  {QR_MESSAGE_chunk_write, QR_MESSAGE_chunk_written},
-        {QR_MESSAGE_chunk_drop, QR_MESSAGE_chunk_dropped},      {QR_MESSAGE_page_upload, QR_MESSAGE_page_uploaded},
-        {QR_MESSAGE_page_download, QR_MESSAGE_page_downloaded}, {QR_MESSAGE_fence, QR_MESSAGE_fenced},
-        {QR_MESSAGE_page_spill, QR_MESSAGE_page_spilled},       {QR_MESSAGE_page_unspill, QR_MESSAGE_page_unspilled},
-        {QR_MESSAGE_spill_drop, QR_MESSAGE_spill_dropped},      {QR_MESSAGE_ram_find, QR_MESSAGE_ram_found}};
+    static const uint16_t pairs[][2] = {{QR_MESSAGE_chunk_find, QR_MESSAGE_chunk_found},
+                                        {QR_MESSAGE_chunk_lease, QR_MESSAGE_chunk_leased},
+                                        {QR_MESSAGE_chunk_release, QR_MESSAGE_chunk_released},
+                                        {QR_MESSAGE_chunk_write, QR_MESSAGE_chunk_written},
+                                        {QR_MESSAGE_chunk_drop, QR_MESSAGE_chunk_dropped},
+                                        {QR_MESSAGE_page_upload, QR_MESSAGE_page_uploaded},
+                                        {QR_MESSAGE_page_download, QR_MESSAGE_page_downloaded},
+                                        {QR_MESSAGE_fence, QR_MESSAGE_fenced},
+                                        {QR_MESSAGE_page_spill, QR_MESSAGE_page_spilled},
+                                        {QR_MESSAGE_page_unspill, QR_MESSAGE_page_unspilled},
+                                        {QR_MESSAGE_spill_drop, QR_MESSAGE_spill_dropped},
+                                        {QR_MESSAGE_ram_find, QR_MESSAGE_ram_found},
+                                        {QR_MESSAGE_chunk_hold, QR_MESSAGE_chunk_held},
+                                        {QR_MESSAGE_chunk_unhold, QR_MESSAGE_chunk_unheld},
+                                        {QR_MESSAGE_chunk_victims, QR_MESSAGE_chunk_victims_named}};
     for (size_t i = 0; i < QR_COUNT(pairs); i++)
         if (pairs[i][0] == ask) return pairs[i][1];
     fail_msg("no answer to message %u", ask);
@@ -159,6 +167,7 @@ static void converse(uint32_t ram_slots)
     world.spoil_memory = spoil_memory;
     for (uint32_t g = 0; g < GROUPS; g++) world.payload_chunk_bytes[g] = 64 + 8 * CHUNK;
     ram_slots ? ram_conversation_run(&world) : chunk_conversation_run(&world);
+    if (!ram_slots) hold_conversation_run(&world);
     if (!ram_slots) converse_about_spill(f, &spills);
     stand_destroy(f->storage);
     stand_destroy(f->transfer);

@@ -157,6 +157,7 @@ static void converse(uint32_t page_tokens, uint32_t chunk_tokens, uint32_t windo
     moves_as_world(m, &world);
     assert_int_equal(m->given->layout.group_count, window ? 2 : 1);
     chunk_conversation_run(&world);
+    hold_conversation_run(&world);
     moves_destroy(m);
     config.ram_slots = window ? 4 : 2;
     m = moves_new(&config);

@@ -108,7 +108,7 @@ static void spoil_store(qr_message_t *m)
     if (m->type == QR_MESSAGE_chunk_release && disease == OTHER_LEASE) m->body.chunk_release.lease += 1000000;
     if (m->type == QR_MESSAGE_chunk_release && disease == NOT_FILLED) m->body.chunk_release.kept = 1;
     bool of_save = m->type == QR_MESSAGE_captured && qr_address_role(m->to) == QR_ROLE_facts;
-    if (of_save && disease == MORE_DURABLE) m->body.captured.reason = 0;
+    if (of_save && disease == MORE_DURABLE) m->body.captured.durable_rows++;
     if (of_save && disease == WORTHLESS) m->body.captured.reason = QR_E_WORTHLESS;
     if (m->type == QR_MESSAGE_pages_unpin && disease == OTHER_PIN) m->body.pages_unpin.lease += 1000000;
     if (m->type == QR_MESSAGE_chunk_write && disease == WRONG_SLOT) m->body.chunk_write.start += (uint32_t)m->body.chunk_write.tokens.count;
