@@ -55,22 +55,25 @@ QR_INLINE void dots_q4(const bool minus_8, const int T, const uint8_t *w, const 
     }
 }
 
-/* scales: the half's sub-scales of both halves of the block, 16 bytes apart. */
+/* A value a lane in both halves of 16 bits: what pairs are multiplied with. */
+QR_INLINE __m256i pairs_of(__m256i low, __m256i high) { return _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa); }
+
+/* scales: the half's sub-scales of both halves of the block, 16 bytes apart. They come in where pairs widen; what the bias of 32 takes
+ * off both halves is one pair more, 32 times the sub-scales and the sums of q. */
 QR_INLINE void dots_q6(const int T, const uint8_t *w, const uint8_t *scales, const qr_activation_t *const *x, __m256i *a)
 {
-    QR_UNROLL (int t = 0; t < T; t++) a[t] = _mm256_setzero_si256();
-    QR_UNROLL (int half = 0; half < 2; half++) {
-        __m256i scale = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(scales + 16 * half))), v[4];
-        QR_UNROLL (int j = 0; j < 4; j++) v[j] = _mm256_load_si256((const __m256i *)(w + 64 * (4 * half + j)));
+    __m256i low = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)scales)),
+            high = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(scales + 16)));
+    const __m256i scale[2] = {pairs_of(low, low), pairs_of(high, high)}, bias = _mm256_slli_epi16(pairs_of(low, high), 5);
+    QR_UNROLL (int t = 0; t < T; t++) {
+        uint32_t sums = ((uint32_t)x[t]->minus_32[0] >> 5 & 0xffff) | (uint32_t)x[t]->minus_32[1] << 11; /* each by 32 */
+        a[t] = _mm256_madd_epi16(bias, _mm256_set1_epi32((int32_t)sums));
+    }
+    QR_UNROLL (int j = 0; j < 8; j += 2) {
+        __m256i v0 = _mm256_load_si256((const __m256i *)(w + 64 * j)), v1 = _mm256_load_si256((const __m256i *)(w + 64 * (j + 1)));
         QR_UNROLL (int t = 0; t < T; t++) {
-            __m256i sum = _mm256_set1_epi32(x[t]->minus_32[half]);
-            QR_UNROLL (int j = 0; j < 4; j += 2) {
-                int place = 16 * half + 4 * j;
-                __m256i two =
-                    _mm256_add_epi16(_mm256_maddubs_epi16(v[j], four(x[t], place)), _mm256_maddubs_epi16(v[j + 1], four(x[t], place + 4)));
-                sum = _mm256_add_epi32(sum, widen(two));
-            }
-            a[t] = _mm256_add_epi32(a[t], _mm256_mullo_epi32(sum, scale));
+            __m256i two = _mm256_add_epi16(_mm256_maddubs_epi16(v0, four(x[t], 4 * j)), _mm256_maddubs_epi16(v1, four(x[t], 4 * j + 4)));
+            a[t] = _mm256_add_epi32(a[t], _mm256_madd_epi16(two, scale[QR_MUTANT(791) ? 0 : j / 4]));
         }
     }
 }
@@ -81,12 +84,15 @@ QR_INLINE void store(const job_t *job, const int T, uint32_t row, uint32_t first
     __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)qr_min_u32(left, 8)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     QR_UNROLL (int t = 0; t < T; t++) {
         float *y = job->y + (row + (uint32_t)t) * job->y_stride + first;
-        _mm256_maskstore_ps(y, mask, job->accumulate ? _mm256_add_ps(_mm256_maskload_ps(y, mask), f[t]) : f[t]);
+        if (left >= 8) /* masked stores are microcode on some processors */
+            _mm256_storeu_ps(y, job->accumulate ? _mm256_add_ps(_mm256_loadu_ps(y), f[t]) : f[t]);
+        else
+            _mm256_maskstore_ps(y, mask, job->accumulate ? _mm256_add_ps(_mm256_maskload_ps(y, mask), f[t]) : f[t]);
     }
 }
 
 /* Half `half` of a group x T rows, the whole chain. */
-QR_INLINE void tile(const uint32_t format, const int T, const job_t *job, uint32_t row, uint32_t group, uint32_t half)
+QR_INLINE void half_tile(const uint32_t format, const int T, const job_t *job, uint32_t row, uint32_t group, uint32_t half)
 {
     const uint32_t quant = qr_quant_bytes(format), scale = qr_scale_bytes(format);
     const uint8_t *w = job->weight + group * job->group_bytes + 32 * half,
@@ -117,36 +123,46 @@ QR_INLINE void tile(const uint32_t format, const int T, const job_t *job, uint32
     store(job, T, row, group * 16 + 8 * half, f);
 }
 
-/* The same of F32 and F16: per block of 32 a chain of its own, added to the output's. */
-QR_INLINE void tile_plain(const uint32_t format, const int T, const job_t *job, uint32_t row, uint32_t group, uint32_t half)
+QR_INLINE void tile(const uint32_t format, const int T, const job_t *job, uint32_t row, uint32_t group)
+{
+    uint32_t halves = group * 16 + 8 < job->outputs ? 2 : 1;
+    QR_ROLLED (uint32_t half = 0; half < halves; half++) half_tile(format, T, job, row, group, half);
+}
+
+/* A whole group of F32 or F16 x T rows: per block of 32 a chain of its own, added to the output's. */
+QR_INLINE void tile_plain(const uint32_t format, const int T, const job_t *job, uint32_t row, uint32_t group)
 {
     const uint32_t column_bytes = qr_quant_bytes(format) / QR_BLOCK;
-    const uint8_t *w = job->weight + group * job->group_bytes + column_bytes / 2 * half;
+    const uint8_t *w = job->weight + group * job->group_bytes;
     const float *x[ROWS_MAX];
-    __m256 f[ROWS_MAX], sum[ROWS_MAX];
+    __m256 f[2][ROWS_MAX], sum[2][ROWS_MAX];
     QR_UNROLL (int t = 0; t < T; t++) {
         x[t] = (const float *)(job->x + (row + (uint32_t)t) * job->x_stride);
-        f[t] = sum[t] = _mm256_setzero_ps();
+        f[0][t] = f[1][t] = sum[0][t] = sum[1][t] = _mm256_setzero_ps();
     }
     for (uint32_t b = 0; b < job->blocks; b++) {
         for (uint32_t i = 0; i < QR_BLOCK; i++, w += column_bytes) {
-            __m256 v = format == QR_FORMAT_F16 ? halves_8(w) : _mm256_load_ps((const float *)w);
+            __m256 v[2];
+            QR_UNROLL (int half = 0; half < 2; half++)
+                v[half] = format == QR_FORMAT_F16 ? halves_8(w + 16 * half) : _mm256_load_ps((const float *)w + 8 * half);
             QR_UNROLL (int t = 0; t < T; t++) {
-                __m256 value = _mm256_set1_ps(x[t][i]);
-                sum[t] = i ? _mm256_fmadd_ps(value, v, sum[t]) : _mm256_mul_ps(value, v);
+                __m256 value = _mm256_broadcast_ss(x[t] + i);
+                QR_UNROLL (int half = 0; half < 2; half++)
+                    sum[half][t] = i ? _mm256_fmadd_ps(value, v[half], sum[half][t]) : _mm256_mul_ps(value, v[half]);
             }
         }
         QR_UNROLL (int t = 0; t < T; t++) {
-            f[t] = _mm256_add_ps(f[t], sum[t]);
+            QR_UNROLL (int half = 0; half < 2; half++) f[half][t] = _mm256_add_ps(f[half][t], sum[half][t]);
             x[t] += QR_BLOCK;
         }
     }
-    store(job, T, row, group * 16 + 8 * half, f);
+    QR_UNROLL (uint32_t half = 0; half < 2; half++)
+        if (group * 16 + 8 * half < job->outputs) store(job, T, row, group * 16 + 8 * half, f[half]);
 }
 
-typedef void tile_f(const job_t *job, uint32_t row, uint32_t group, uint32_t half);
+typedef void tile_f(const job_t *job, uint32_t row, uint32_t group);
 #define TILE(name, body, format, T)                                                                                                        \
-    static void name##_##T(const job_t *job, uint32_t row, uint32_t group, uint32_t half) { body(format, T, job, row, group, half); }
+    static void name##_##T(const job_t *job, uint32_t row, uint32_t group) { body(format, T, job, row, group); }
 #define TILES(name, body, format)                                                                                                          \
     TILE(name, body, format, 1) TILE(name, body, format, 2) TILE(name, body, format, 3) TILE(name, body, format, 4)
 TILES(q8_0, tile, QR_FORMAT_Q8_0)
@@ -187,10 +203,9 @@ void qr_avx2_product(const qr_cpu_args_t *args, uint32_t row_from, uint32_t row_
                  .accumulate = args->s[6] != 0};
     tile_f *const *tiles = tiles_of(format);
     for (uint32_t group = group_from; group < group_to; group++)
-        for (uint32_t half = 0; half < 2 && group * 16 + 8 * half < job.outputs; half++)
-            for (uint32_t i = 0, row = row_from; i < count; i++) {
-                uint32_t end = row_from + (uint32_t)((uint64_t)rows * (i + 1) / count);
-                tiles[end - row - 1](&job, row, group, half);
-                row = end;
-            }
+        for (uint32_t i = 0, row = row_from; i < count; i++) {
+            uint32_t end = row_from + (uint32_t)((uint64_t)rows * (i + 1) / count);
+            tiles[end - row - 1](&job, row, group);
+            row = end;
+        }
 }
