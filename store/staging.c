@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { HUGE_BYTES = 2 << 20 };
+enum { HUGE_BYTES = 2 << 20, QR_MADV_POPULATE_WRITE = 23 }; /* Linux 5.14; older C libraries do not name it */
 
 static bool config_valid(const qr_staging_config_t *c)
 {
@@ -58,6 +58,12 @@ int qr_staging_new(const qr_staging_config_t *config, qr_staging_t **ret_staging
     s->memory = memory;
     *ret_staging = s;
     return 0;
+}
+
+bool qr_staging_touch(const qr_staging_t *s, uint64_t at, uint64_t bytes)
+{
+    uint64_t from = qr_min_u64(at, s->mapped_bytes) / 4096 * 4096, to = qr_min_u64(qr_round_up(at + bytes, 4096), s->mapped_bytes);
+    return from >= to || madvise(s->memory + from, to - from, QR_MADV_POPULATE_WRITE) == 0;
 }
 
 void qr_staging_destroy(qr_staging_t **staging)

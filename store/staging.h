@@ -36,6 +36,9 @@ typedef struct qr_staging {
 int qr_staging_new(const qr_staging_config_t *config, qr_staging_t **ret_staging);
 /* How many kept slots for a model fit into so many bytes. */
 uint32_t qr_staging_slots_in(const qr_staging_config_t *config, uint64_t bytes);
+/* Has the system give memory [at, at + bytes) of the slots now instead of at its first use; what lies there stays as it is, whoever uses it
+ * meanwhile. Rounded to whole pages and to what there is. false: the system cannot. */
+bool qr_staging_touch(const qr_staging_t *staging, uint64_t at, uint64_t bytes);
 /* Accepts NULL. */
 void qr_staging_destroy(qr_staging_t **staging);
 /* The slot's memory; slot < config.slots. */

@@ -37,7 +37,8 @@
  * SO10. The RAM tier (storage_ram.h) holds parts whose file was published here; what is leased from it is memory, and its file is not
  *       looked at: it may be gone. Parts come into it with the write (copied on the errand's thread) and with the upload of a leased
  *       file (lease.fill), and are kept only when that ended well. A chunk_drop takes a part out of both; so a loss that memory still
- *       holds is withdrawn like any other, and leaves memory with its drop. */
+ *       holds is withdrawn like any other, and leaves memory with its drop. Its memory is touched ahead (RA4), not while batches are
+ *       computed. */
 #include "actors/io/storage.h"
 
 #include "actors/io/duty.h"
@@ -873,13 +874,21 @@ static void write_step(storage_t *self, const qr_given_t *given, qr_outbox_t *ou
         write_publish(self, given, outbox);
 }
 
+/* Nothing is to be written: memory for what may be read (RA4), unless batches are computed; then the next message reminds us. */
+static uint64_t ram_ahead(storage_t *self, const qr_given_t *given)
+{
+    if (qr_duty_computing(given->activity, clock_us())) return QR_NEVER_US;
+    return qr_ram_touch(&self->ram, self->parts.count) ? 0 : QR_NEVER_US;
+}
+
 static uint64_t storage_work(void *block, const qr_given_t *given, uint64_t now_us, qr_outbox_t *outbox)
 {
     storage_t *self = block;
     (void)now_us;
     if (!self->files || !self->errand) return QR_NEVER_US;
     if (self->phase != PHASE_IDLE && qr_errand_back(self->errand)) write_step(self, given, outbox);
-    if (self->phase != PHASE_IDLE || self->write_count == 0) return QR_NEVER_US; /* the descriptor tells */
+    if (self->phase != PHASE_IDLE) return QR_NEVER_US; /* the descriptor tells */
+    if (self->write_count == 0) return ram_ahead(self, given);
     if (write_settled(self, given, outbox)) {
         write_over(self);
         return 0;

@@ -130,6 +130,16 @@ void qr_ram_forget(qr_ram_t *ram, const uint8_t chain[32], uint32_t group)
     if (kept(ram, slot) && !QR_MUTANT(766)) leave(ram, slot);
 }
 
+bool qr_ram_touch(qr_ram_t *ram, uint32_t parts)
+{
+    uint64_t most = ram->memory ? qr_min_u64(parts, ram->parts.capacity) * ram->memory->slot_bytes : 0;
+    if (ram->touched >= most) return false;
+    uint64_t bytes = qr_min_u64(most - ram->touched, QR_RAM_TOUCH_BYTES);
+    bool given = qr_staging_touch(ram->memory, ram->touched, bytes);
+    ram->touched = given ? ram->touched + bytes : UINT64_MAX;
+    return given;
+}
+
 uint64_t qr_ram_bytes(const qr_ram_t *ram) { return ram->memory ? ram->parts.count * ram->memory->slot_bytes : 0; }
 uint64_t qr_ram_bytes_bound(const qr_ram_t *ram) { return ram->memory ? ram->parts.capacity * ram->memory->slot_bytes : 0; }
 

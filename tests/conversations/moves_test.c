@@ -1,6 +1,8 @@
 /* link: qr_io_storage qr_io_storage_parts qr_io_storage_holds qr_io_storage_ram qr_io_storage_errand qr_io_transfer qr_io_transfer_spill qr_io_transfer_digest qr_actor_roles qr_store_faults qr_model qr_messages */
 /* storage and transfer over real files and page pools: the chunk conversation at every page and chunk size, with and without windows; what
  * a damaged file, an old generation or a fence may do; room, leases, trust, restarts. */
+#include <sys/mman.h>
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -1896,6 +1898,43 @@ static void test_ram_of_what_is_dropped(void **state)
     moves_destroy(m);
 }
 
+/* Pages of the RAM tier's memory that the system has given. */
+static uint32_t resident(const qr_staging_t *ram, uint64_t bytes)
+{
+    static unsigned char pages[1 << 16];
+    uint32_t count = 0;
+    assert_true(bytes / 4096 < sizeof pages);
+    assert_int_equal(mincore(ram->memory, bytes, pages), 0);
+    for (uint64_t i = 0; i < (bytes + 4095) / 4096; i++) count += pages[i] & 1;
+    return count;
+}
+
+/* Before anybody asks, and only for what the store holds; not while batches are computed. */
+static void test_ram_memory_is_there_ahead(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&ram_two);
+    chain_t *c = chain_new(m, 1);
+    moves_rest(m);
+    assert_int_equal(resident(m->given->ram, m->given->ram->mapped_bytes), 0); /* an empty store */
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(save(c, 1).reason, 0);
+    qr_staging_config_t config = m->given->ram->config;
+    moves_halt(m, false);
+    qr_staging_destroy(&m->given->ram);
+    assert_int_equal(qr_staging_new(&config, &m->given->ram), 0);
+    qr_activity_begin(&m->activity);
+    moves_boot(m, 2);
+    uint64_t slots = config.slots * m->given->ram->slot_bytes;
+    moves_rest(m);
+    assert_int_equal(resident(m->given->ram, slots), 0);
+    qr_activity_end(&m->activity, 1);
+    moves_rest(m);
+    assert_int_equal(resident(m->given->ram, slots), slots / 4096);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1951,6 +1990,7 @@ int main(void)
         cmocka_unit_test(test_ram_leaves_by_value),
         cmocka_unit_test(test_ram_takes_another_chain),
         cmocka_unit_test(test_ram_of_what_is_dropped),
+        cmocka_unit_test(test_ram_memory_is_there_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
