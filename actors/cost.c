@@ -52,9 +52,10 @@ void qr_cost_choose(const qr_policy_t *policy, qr_cost_t *cost, const qr_calibra
     uint64_t bar_ns = c->always && !QR_MUTANT(831) ? QR_COST_NONE : x.recompute_ns;
     x.ram_ns = way(c, c->ram_rows, c->ram_rows, &x, policy->ram_ns);
     x.ssd_ns = way(c, c->ssd_rows, c->own ? 0 : c->ram_rows, &x, QR_MUTANT(743) ? 0 : policy->restore_ns);
+    bool shallow = c->always && c->ram_rows < c->ssd_rows && !QR_MUTANT(830);
     if (c->resident_rows == most) {
         x.source = QR_SOURCE_RESIDENT;
-    } else if (c->own || (x.ram_ns < bar_ns && x.ram_ns <= x.ssd_ns)) {
+    } else if (c->own || (!shallow && x.ram_ns < bar_ns && x.ram_ns <= x.ssd_ns)) {
         x.source = QR_SOURCE_RAM;
         x.rows = c->ram_rows;
     } else if (x.ssd_ns < bar_ns || QR_MUTANT(481)) {

@@ -3,8 +3,8 @@
  *
  * CO1. Only integers. Until the first sample the policy's cost stands; the first sample is the value, each later one moves it by an
  *      eighth of the difference.
- * CO2. A way is chosen only if it is predicted to take less time than computing the same rows, or `always`; a tie is computed, and of
- *      memory and disk a tie is memory's. Rows of disk that memory holds too cost what memory costs. Rows that memory keeps for a request that
+ * CO2. A way is chosen only if it is predicted to take less time than computing the same rows, or `always` (then of two ways the one to
+ *      more rows); a tie is computed, and of memory and disk a tie is memory's. Rows of disk that memory holds too cost what memory costs. Rows that memory keeps for a request that
  *      made room are nobody else's and are always taken; rows of disk are then all of disk.
  * CO3. What a bad hour taught is forgotten: a restore that was not chosen makes the next look a sixteenth cheaper, from no more than
  *      twice what computing costs. So it is tried again after a dozen, and where it stays too slow that dozen pays for it.
@@ -31,7 +31,7 @@ typedef struct qr_cost {
 /* Up to which row a prefix stands, and is to be had from memory or disk (0: not at all); bytes of one row over all groups. */
 typedef struct qr_cost_case {
     uint32_t resident_rows, ram_rows, ssd_rows, row_bytes;
-    uint32_t own; /* 1: ram_rows are kept for this request alone; then there are such beyond the resident ones */
+    uint32_t own;    /* 1: ram_rows are kept for this request alone; then there are such beyond the resident ones */
     uint32_t always; /* 1: what computing costs does not count */
 } qr_cost_case_t;
 

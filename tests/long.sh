@@ -66,7 +66,16 @@ halves() { # profile, seeds: two processes, half of the seeds each
 W1() { halves mixed 10000; }                                   # seeds
 W2() { tests/mutants/sim.sh; }                                 # seeded defects, all caught within 500 seeds
 W3() { $folder/quire simulate --profile large --seeds 1; }     # 1,023 workers, ten minutes at 200 requests a second
-W4() { halves process 4000 && halves catalog 2000 && halves failover 1800 && halves store 600; } # nodes and single units that end and begin anew, 20,000 times and more
+W4() { # nodes and single units that end and begin anew, 20,000 times and more
+  local one status=0 ends
+  for one in "process 4000" "catalog 2000" "failover 1800" "store 600"; do
+    halves ${one% *} ${one#* } >>"$scratch/ends.txt" || status=1
+  done
+  cat "$scratch/ends.txt"
+  ends=$(($(sed -nE 's/.* ([0-9]+) nodes and ([0-9]+) units ended.*/\1+\2/p' "$scratch/ends.txt" | paste -sd+)))
+  echo "nodes and units that ended and began anew: $ends"
+  [ $status -eq 0 ] && [ "$ends" -ge 20000 ]
+}
 W5() { tests -R '^record_test$' && program test_replay && tests/mutants/replay.sh $folder; } # a recorded run replays byte for byte; an edited actor shows
 W6() { program test_mesh; }                                    # a stream continues after its worker is lost
 

@@ -7,7 +7,8 @@
  * RA2. A KEPT slot holds the payload, verified when it came in, and in headers[slot] what its file's header says. It is not changed
  *      until it is free. Whoever reads it compares identity and XXH3-128 again: memory may fail too.
  * RA3. Slots leave by value (storage_parts.h PA2), never while they are read. A part that is worth less than every other one stays out;
- *      each time the level rises by an eighth of what it lacks, so that what nobody asks for any more does not stay for ever. * RA4. The system gives memory when it is first used, which takes longer than a restore. Slots that chunks of the store could fill are
+ *      each time the level rises by an eighth of what it lacks, so that what nobody asks for any more does not stay for ever.
+ * RA4. The system gives memory when it is first used, which takes longer than a restore. Slots that chunks of the store could fill are
  *      touched ahead, the first ones first, a piece at a time, while nothing else is to be done; no more than the store holds parts. */
 #ifndef QR_STORAGE_RAM_H
 #define QR_STORAGE_RAM_H

@@ -12,10 +12,10 @@
  *     file says.
  * M3. A fence ends every move that names one of its pages with the same or an older generation; later moves that name such a generation
  *     are refused STALE. floors[group][page] is the least generation that may be moved.
- * M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US and one piece more; while batches are computed for at most
- *     transfer_duty percent of the time (duty.h), and behind whoever computes. SHA-256 runs on a thread of its own beside reading and
- *     copying (transfer_digest.h), but not while batches are computed: then it is part of the slice. What that thread worked is on the
- *     account in either case.
+ * M4. A handler moves nothing. `work` moves for at most QR_TRANSFER_SLICE_US, one piece more, and the pieces that wait for their digest
+ *     (QR_DIGEST_BUFFERS at most); while batches are computed for at most transfer_duty percent of the time (duty.h), and behind whoever
+ *     computes. SHA-256 runs on a thread of its own beside reading and copying (transfer_digest.h), but what is read while batches are
+ *     computed is digested in the slice. What that thread worked is on the account in either case.
  * M5. At most QR_RESTORE_UPLOADS uploads and one download are open; more are refused BUSY. Uploads move in the order asked; a download
  *     gets every other slice.
  * M6. `damage` blames the file, never the asker: a file that is the one asked for (chain, group), of this model, and whose tokens,

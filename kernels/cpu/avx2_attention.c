@@ -252,7 +252,7 @@ QR_INLINE __m256 finite_or_zero(__m256 x)
 }
 
 /* Widens the looked-at keys of a span; the others become zeros, and so does, where some key is masked for some row, whatever is not
- * finite: a masked key may then contribute fma(+0, v, acc), and a visible one that is not finite has shown itself in its score. */
+ * finite: a masked key may then contribute fma(+0, v, acc). A stored row is always finite (arithmetic 7): only rows nobody wrote change. */
 static void widen_span(tile_t *tile, const span_t *span, bool masked)
 {
     const qr_attend_t *a = tile->a;

@@ -67,6 +67,11 @@ static void test_always_takes_the_cheaper_of_what_is_there(void **state)
     c.ram_rows = 10;
     qr_cost_choose(&policy, &cost, &calibration, &c, &x);
     assert_int_equal(x.source, QR_SOURCE_RAM);
+    c.ram_rows = 2; /* to fewer rows, though by far the cheapest way to all of them */
+    cost.ram.row_ns = 1;
+    qr_cost_choose(&policy, &cost, &calibration, &c, &x);
+    assert_int_equal(x.source, QR_SOURCE_SSD);
+    assert_int_equal(x.rows, 10);
     c.ram_rows = c.ssd_rows = 0; /* nothing is there */
     c.resident_rows = 10;
     qr_cost_choose(&policy, &cost, &calibration, &c, &x);
@@ -143,9 +148,11 @@ static void test_memory_and_disk_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_policy_until_the_first_sample), cmocka_unit_test(test_restore_pays_only_if_it_is_faster),
+        cmocka_unit_test(test_the_policy_until_the_first_sample),
+        cmocka_unit_test(test_restore_pays_only_if_it_is_faster),
         cmocka_unit_test(test_always_takes_the_cheaper_of_what_is_there),
-        cmocka_unit_test(test_what_was_slow_once_is_tried_again), cmocka_unit_test(test_every_way_to_the_same_rows),
+        cmocka_unit_test(test_what_was_slow_once_is_tried_again),
+        cmocka_unit_test(test_every_way_to_the_same_rows),
         cmocka_unit_test(test_memory_and_disk_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
