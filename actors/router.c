@@ -945,6 +945,68 @@ static void on_tokens_taken(router_t *self, const qr_message_t *message, qr_outb
     settle_drain(self, message->now_us, outbox);
 }
 
+/* ---- probes
+ * ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* Asks the best worker that was not asked yet; one whose credit is used up (by probes it has not answered since it was down) is passed
+ * over. 0, or why none was asked. */
+static uint32_t probe_next(router_t *self, const qr_given_t *given, uint32_t slot, uint64_t now_us, qr_outbox_t *outbox)
+{
+    probe_t *p = &self->probes[slot];
+    request_t nobody = {.tried = p->tried};
+    uint64_t us = 0;
+    uint32_t index = choose(self, given, &nobody, now_us, &us), reason = QR_E_NO_WORKER;
+    while (index != NONE && self->workers[index].probes_open == PROBES_MAX) {
+        if (QR_MUTANT(833)) return QR_E_BUSY;
+        reason = QR_E_BUSY;
+        nobody.tried |= 1ull << index;
+        index = choose(self, given, &nobody, now_us, &us);
+    }
+    if (index == NONE) return reason;
+    p->used = (uint64_t)index + 1;
+    p->tried = nobody.tried | 1ull << index;
+    self->workers[index].probes_open++;
+    qr_send(outbox, self->workers[index].address, probe, &(qr_probe_t){.probe_id = slot});
+    return 0;
+}
+
+/* What this worker was asked goes to the next one: the edge is ready while one is. Its credit stays with the questions: link_down closes
+ * them, or it answers after all. */
+static void end_probes(router_t *self, const qr_given_t *given, uint32_t worker, uint64_t now_us, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; i < PROBES_MAX; i++) {
+        if (self->probes[i].used != (uint64_t)worker + 1 || QR_MUTANT(525)) continue;
+        if (!QR_MUTANT(832) && probe_next(self, given, i, now_us, outbox) == 0) continue;
+        qr_send(outbox, self->gateway, probe_done, &(qr_probe_done_t){.probe_id = self->probes[i].probe_id, .reason = QR_E_PEER_DOWN});
+        self->probes[i] = (probe_t){0};
+    }
+}
+
+static void on_probe(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_probe_t *b = &message->body.probe;
+    uint32_t slot = 0, reason = QR_E_BUSY;
+    while (slot < PROBES_MAX && self->probes[slot].used) slot++;
+    if (slot < PROBES_MAX && message->from == self->gateway) { /* what comes back goes to our gateway */
+        self->probes[slot] = (probe_t){.probe_id = b->probe_id};
+        reason = probe_next(self, given, slot, message->now_us, outbox);
+    }
+    if (reason) qr_send(outbox, message->from, probe_done, &(qr_probe_done_t){.probe_id = b->probe_id, .reason = reason});
+}
+
+/* This edge is ready while one of its workers is: a node that has just come, and is not, takes nobody's requests away. */
+static void on_probe_done(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+{
+    const qr_probe_done_t *b = &message->body.probe_done;
+    uint32_t w = find_worker(self, message->from), slot = (uint32_t)qr_min_u64(b->probe_id, PROBES_MAX);
+    if (w == NONE) return;
+    if (self->workers[w].probes_open) self->workers[w].probes_open--;
+    if (slot == PROBES_MAX || self->probes[slot].used != (uint64_t)w + 1) return; /* answered when the node went down */
+    if (b->reason && !QR_MUTANT(818) && probe_next(self, given, slot, message->now_us, outbox) == 0) return;
+    qr_send(outbox, self->gateway, probe_done, &(qr_probe_done_t){.probe_id = self->probes[slot].probe_id, .reason = b->reason});
+    self->probes[slot] = (probe_t){0};
+}
+
 /* ---- health
  * ------------------------------------------------------------------------------------------------------------------------------ */
 
@@ -970,15 +1032,6 @@ static void lose_node(router_t *self, const qr_given_t *given, uint32_t node, bo
             self->workers[w].known = 0;
             if (pass) lose_worker(self, given, w, reachable, now_us, outbox);
         }
-}
-
-static void end_probes(router_t *self, uint32_t worker, uint32_t reason, qr_outbox_t *outbox)
-{
-    for (uint32_t i = 0; i < PROBES_MAX; i++) {
-        if (self->probes[i].used != (uint64_t)worker + 1 || QR_MUTANT(525)) continue;
-        qr_send(outbox, self->gateway, probe_done, &(qr_probe_done_t){.probe_id = self->probes[i].probe_id, .reason = reason});
-        self->probes[i] = (probe_t){0};
-    }
 }
 
 static void on_observation(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
@@ -1028,7 +1081,7 @@ static void on_peer_down(router_t *self, const qr_given_t *given, const qr_messa
     qr_outbox_note(outbox, QR_LEVEL_WARN, QR_NOTE_peer_down, 0, b->node, b->node_epoch, b->silence_us);
     if (!QR_MUTANT(464)) lose_node(self, given, b->node, true, message->now_us, outbox);
     for (uint32_t w = 0; w < self->worker_count; w++)
-        if (qr_address_node(self->workers[w].address) == b->node) end_probes(self, w, QR_E_PEER_DOWN, outbox);
+        if (qr_address_node(self->workers[w].address) == b->node) end_probes(self, given, w, message->now_us, outbox);
     deliver(self, outbox);
     settle_drain(self, message->now_us, outbox);
 }
@@ -1040,7 +1093,7 @@ static void on_link_down(router_t *self, const qr_given_t *given, const qr_messa
     for (uint32_t i = 0; i < self->worker_count; i++) {
         worker_t *w = &self->workers[i];
         if (qr_address_node(w->address) != message->body.link_down.node) continue;
-        end_probes(self, i, QR_E_PEER_DOWN, outbox);
+        end_probes(self, given, i, message->now_us, outbox);
         w->offers_open = w->cancels_open = w->probes_open = 0;
         w->epoch = w->sequence = 0;
     }
@@ -1100,49 +1153,8 @@ static void on_stop(router_t *self, const qr_message_t *message, qr_outbox_t *ou
     qr_send(outbox, message->from, stopped, &(qr_stopped_t){0});
 }
 
-/* ---- probe, metrics
+/* ---- metrics
  * ------------------------------------------------------------------------------------------------------------------------- */
-
-/* Asks the best worker that was not asked yet. 0, or why none was. */
-static uint32_t probe_next(router_t *self, const qr_given_t *given, uint32_t slot, uint64_t now_us, qr_outbox_t *outbox)
-{
-    probe_t *p = &self->probes[slot];
-    const request_t nobody = {.tried = p->tried};
-    uint64_t us = 0;
-    uint32_t index = choose(self, given, &nobody, now_us, &us);
-    if (index == NONE) return QR_E_NO_WORKER;
-    if (self->workers[index].probes_open == PROBES_MAX) return QR_E_BUSY;
-    p->used = (uint64_t)index + 1;
-    p->tried |= 1ull << index;
-    self->workers[index].probes_open++;
-    qr_send(outbox, self->workers[index].address, probe, &(qr_probe_t){.probe_id = slot});
-    return 0;
-}
-
-static void on_probe(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
-{
-    const qr_probe_t *b = &message->body.probe;
-    uint32_t slot = 0, reason = QR_E_BUSY;
-    while (slot < PROBES_MAX && self->probes[slot].used) slot++;
-    if (slot < PROBES_MAX && message->from == self->gateway) { /* what comes back goes to our gateway */
-        self->probes[slot] = (probe_t){.probe_id = b->probe_id};
-        reason = probe_next(self, given, slot, message->now_us, outbox);
-    }
-    if (reason) qr_send(outbox, message->from, probe_done, &(qr_probe_done_t){.probe_id = b->probe_id, .reason = reason});
-}
-
-/* This edge is ready while one of its workers is: a node that has just come, and is not, takes nobody's requests away. */
-static void on_probe_done(router_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
-{
-    const qr_probe_done_t *b = &message->body.probe_done;
-    uint32_t w = find_worker(self, message->from), slot = (uint32_t)qr_min_u64(b->probe_id, PROBES_MAX);
-    if (w == NONE) return;
-    if (self->workers[w].probes_open) self->workers[w].probes_open--;
-    if (slot == PROBES_MAX || self->probes[slot].used != (uint64_t)w + 1) return; /* answered when the node went down */
-    if (b->reason && !QR_MUTANT(818) && probe_next(self, given, slot, message->now_us, outbox) == 0) return;
-    qr_send(outbox, self->gateway, probe_done, &(qr_probe_done_t){.probe_id = self->probes[slot].probe_id, .reason = b->reason});
-    self->probes[slot] = (probe_t){0};
-}
 
 enum {
 #define METRIC(name, number, kind, help) METRIC_##name = (number),

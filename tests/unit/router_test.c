@@ -1090,6 +1090,50 @@ static void test_probe_to_a_node_that_goes_down(void **unused)
     assert_int_equal(done->reason, QR_E_PEER_DOWN);
     SAY(&rig, worker(2), probe_done, .probe_id = probe_id);
     rig_quiet(&rig);
+    for (uint32_t link = 0; link < 2; link++) { /* another one is ready: it answers for the edge */
+        seen(1, 1000);
+        seen(2, 0);
+        SAY(&rig, gateway, probe, .probe_id = 3 + link);
+        probe_id = NEXT(&rig, worker(2), probe)->probe_id;
+        lose(link);
+        uint64_t next_id = NEXT(&rig, worker(1), probe)->probe_id;
+        rig_quiet(&rig);
+        if (!link) SAY(&rig, worker(2), probe_done, .probe_id = probe_id, .reason = QR_E_DRAINING); /* too late */
+        rig_quiet(&rig);
+        SAY(&rig, worker(1), probe_done, .probe_id = next_id);
+        done = NEXT(&rig, gateway, probe_done);
+        assert_int_equal(done->probe_id, 3 + link);
+        assert_int_equal(done->reason, 0);
+        rig_quiet(&rig);
+    }
+}
+
+/* The questions to a node that was silent stay open until it answers or its link ends: while they take all credit, the next one is asked. */
+static void test_probe_passes_over_a_worker_without_credit(void **unused)
+{
+    (void)unused;
+    enum { WINDOW = 16 };
+    uint64_t ids[WINDOW];
+    seen(2, 0);
+    for (uint32_t i = 0; i < WINDOW; i++) {
+        SAY(&rig, gateway, probe, .probe_id = i);
+        ids[i] = NEXT(&rig, worker(2), probe)->probe_id;
+    }
+    lose(false);
+    for (uint32_t i = 0; i < WINDOW; i++) assert_int_equal(NEXT(&rig, gateway, probe_done)->reason, QR_E_PEER_DOWN);
+    seen(2, 0);
+    SAY(&rig, gateway, probe, .probe_id = 20);
+    assert_int_equal(NEXT(&rig, gateway, probe_done)->reason, QR_E_BUSY); /* alone */
+    seen(1, 1000);
+    SAY(&rig, gateway, probe, .probe_id = 21);
+    uint64_t probe_id = NEXT(&rig, worker(1), probe)->probe_id;
+    SAY(&rig, worker(1), probe_done, .probe_id = probe_id);
+    assert_int_equal(NEXT(&rig, gateway, probe_done)->reason, 0);
+    SAY(&rig, worker(2), probe_done, .probe_id = ids[0]); /* late, and its credit is back */
+    rig_quiet(&rig);
+    SAY(&rig, gateway, probe, .probe_id = 22);
+    (void)NEXT(&rig, worker(2), probe);
+    rig_quiet(&rig);
 }
 
 /* One that is not ready (its catalog is still read) does not answer for the others. */
@@ -1305,6 +1349,7 @@ int main(void)
         T(test_records_are_bounded),
         T(test_drain_and_stop_while_it_waits),
         T(test_probe_to_a_node_that_goes_down),
+        T(test_probe_passes_over_a_worker_without_credit),
         T(test_probe_goes_on_to_a_worker_that_is_ready),
         T(test_a_worker_that_began_anew),
         T(test_a_link_that_comes_back),
