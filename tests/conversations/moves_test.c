@@ -688,6 +688,57 @@ static void test_slices_and_pauses_by_a_clock(void **state)
     moves_destroy(m);
 }
 
+/* A clock that stands: for a piece that goes to the helper a batch waits so long, and begins then. */
+static struct {
+    void *transfer;
+    qr_activity_t *activity;
+    uint64_t offered, nap_ns;
+    bool begun;
+} beside;
+static uint64_t stand(void)
+{
+    if (!beside.begun && qr_transfer_offered(beside.transfer) > beside.offered) {
+        beside.begun = true;
+        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)(beside.nap_ns / 1000000000), .tv_nsec = (long)(beside.nap_ns % 1000000000)},
+                        NULL);
+        qr_activity_begin(beside.activity);
+    }
+    return looks_us;
+}
+
+/* What the helper digests is worked time of the slice: by a clock that stands still nothing else is owed. A helper that got no core in
+ * that nap worked nothing (the mover took its piece): again, with a longer one. */
+static void test_the_digest_is_on_the_account(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&broad);
+    chain_t *c = chain_new(m, 1);
+    qr_message_t answer;
+    uint64_t owed_us = 0;
+    assert_int_equal(save(c, 0).reason, 0);
+    looks_us = 1000000000;
+    qr_transfer_clock(m->transfer->state, stand);
+    m->given->params.transfer_duty = 50; /* a microsecond is paid with one */
+    for (uint64_t nap_ns = 1000000; !owed_us && nap_ns < 2000000000; nap_ns *= 2) {
+        beside.transfer = m->transfer->state, beside.activity = &m->activity, beside.nap_ns = nap_ns;
+        beside.begun = true;
+        upload_say(c, 0, c->contents[0], true, c->targets);
+        deliver(m);
+        m->activity.resume_us = looks_us += 1000000;
+        beside.offered = qr_transfer_offered(m->transfer->state), beside.begun = false;
+        (void)pump_work(&m->pump, m->transfer); /* all of it: no time passes */
+        assert_true(beside.begun);
+        owed_us = m->activity.resume_us - looks_us;
+        qr_activity_end(&m->activity, 1);
+        deliver(m);
+        assert_true(moves_heard(m, QR_ROLE_restore_streamer, QR_MESSAGE_page_uploaded, &answer));
+        assert_int_equal(answer.body.page_uploaded.reason, 0);
+    }
+    assert_true(owed_us > 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 /* Whoever moves is on one account: two slices that ended together are paid one after the other, a pause that was too long gives nothing. */
 static void test_one_account_for_all_who_move(void **state)
 {
@@ -1968,6 +2019,7 @@ int main(void)
         cmocka_unit_test(test_a_fence_ends_a_download),
         cmocka_unit_test(test_stop_answers_what_is_open),
         cmocka_unit_test(test_duty_while_lanes_decode),
+        cmocka_unit_test(test_the_digest_is_on_the_account),
         cmocka_unit_test(test_a_digest_of_an_ended_upload_is_left),
         cmocka_unit_test(test_slices_and_pauses_by_a_clock),
         cmocka_unit_test(test_one_account_for_all_who_move),
