@@ -240,7 +240,8 @@ static void close_task(qr_pool_t *pool)
     uint64_t now = qr_pool_now_ns(), waited = now - pool->waiting_ns;
     uint64_t piece = (pool->waiting_ns - pool->started_ns) / qr_max_u32(1, pool->own_done);
     if (waited <= STALL_NS + 4 * piece) return;
-    pool->alone_ns = qr_pool_alone_ns(waited, pool->waiting_ns - pool->alone_until_ns, pool->alone_ns);
+    uint64_t together = pool->waiting_ns - pool->alone_until_ns, before = QR_MUTANT(836) ? 0 : pool->alone_ns;
+    pool->alone_ns = QR_MUTANT(835) ? qr_pool_alone_ns(waited, before, together) : qr_pool_alone_ns(waited, together, before);
     pool->alone_until_ns = now + pool->alone_ns;
 }
 

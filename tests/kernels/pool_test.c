@@ -130,11 +130,12 @@ static void test_idle_sleeps(void **state)
     qr_pool_destroy(&pool);
 }
 
+enum { MS = 1000000 };
+
 /* One wait costs as much again; waits that follow each other cost twice as much each time, up to eight waits and a tenth of a second. */
 static void test_alone_after_a_wait(void **state)
 {
     (void)state;
-    enum { MS = 1000000 };
     uint64_t alone = 0;
     assert_int_equal(qr_pool_alone_ns(MS, 1000ull * MS, 0), MS);
     for (uint64_t i = 0; i < 20; i++) { /* moves of state at a quarter of the time */
@@ -148,6 +149,82 @@ static void test_alone_after_a_wait(void **state)
     assert_int_equal(qr_pool_alone_ns(MS, 0, alone), 8 * MS);
     assert_int_equal(qr_pool_alone_ns(MS, 2 * MS, alone), MS); /* it is gone */
     assert_int_equal(qr_pool_alone_ns(1000ull * MS, 0, 0), 100 * MS);
+}
+
+typedef struct hold {
+    _Atomic uint32_t threads_seen;
+    _Atomic bool release;
+    uint64_t own_ns; /* a piece of the caller's takes so long */
+} hold_t;
+
+static void nap(uint64_t ns) { (void)nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL); }
+
+static void hold_piece(void *context, uint32_t piece, uint32_t thread)
+{
+    hold_t *hold = context;
+    (void)piece;
+    atomic_fetch_or(&hold->threads_seen, 1u << thread);
+    if (!thread && hold->own_ns) nap(hold->own_ns);
+    while (thread && !atomic_load(&hold->release)) nap(MS / 10);
+}
+
+/* A task whose last piece the helper keeps: the caller waited for at least least_ns, at most most_ns, and went on in [from_ns, to_ns]. */
+typedef struct stall {
+    uint64_t waiting_ns, from_ns, to_ns, least_ns, most_ns; /* waiting: not later than that it began to */
+} stall_t;
+
+static stall_t stall(qr_pool_t *pool, uint64_t hold_ns)
+{
+    hold_t hold = {0};
+    stall_t s;
+    uint64_t started_ns = qr_pool_now_ns(), worked_ns;
+    qr_pool_start(pool, hold_piece, &hold, 2);
+    while (!atomic_load(&hold.threads_seen) && qr_pool_now_ns() - started_ns < 10000ull * MS) nap(MS / 10);
+    bool shared = atomic_load(&hold.threads_seen) == 2;
+    worked_ns = qr_pool_now_ns();
+    assert_true(shared && !qr_pool_work(pool, 0, false)); /* the caller's piece */
+    s.waiting_ns = qr_pool_now_ns();
+    hold_ns += 8 * (s.waiting_ns - started_ns); /* far longer than a piece took, however slow we are */
+    while ((s.from_ns = qr_pool_now_ns()) - s.waiting_ns < hold_ns) nap(MS / 10);
+    atomic_store(&hold.release, true);
+    assert_true(qr_pool_work(pool, UINT64_MAX, false));
+    s.to_ns = qr_pool_now_ns();
+    s.least_ns = s.from_ns - s.waiting_ns;
+    s.most_ns = s.to_ns - worked_ns;
+    return s;
+}
+
+static void until(uint64_t ns)
+{
+    while (qr_pool_now_ns() < ns) nap(MS / 10);
+}
+
+/* Two waits, the second soon after the caller had gone alone for the first: after it the caller goes alone for twice the first. Whether
+ * the helper is offered the task that begins after the second wait's own time is over, and before that. false: we came too late to see. */
+static bool second_wait_counts_double(void)
+{
+    qr_pool_t *pool;
+    hold_t hold = {.release = true, .own_ns = MS};
+    assert_int_equal(qr_pool_new(2, &pool), 0);
+    stall_t first = stall(pool, 20 * MS);
+    until(first.to_ns + first.most_ns);    /* for as long as it waited it goes alone, */
+    stall_t second = stall(pool, 10 * MS); /* and no longer: the helper has a piece of this */
+    uint64_t alone_ns = qr_min_u64(first.least_ns, 100 * MS), together_ns = second.waiting_ns - first.from_ns - alone_ns;
+    until(second.to_ns + second.most_ns);
+    qr_pool_start(pool, hold_piece, &hold, 8);
+    uint64_t until_ns = second.from_ns + qr_min_u64(qr_min_u64(2 * alone_ns, 8 * second.least_ns), 100 * MS);
+    bool told = together_ns < 2 * second.least_ns && qr_pool_now_ns() < until_ns;
+    assert_true(qr_pool_work(pool, UINT64_MAX, false));
+    if (told) assert_int_equal(hold.threads_seen, 1);
+    qr_pool_destroy(&pool);
+    return told;
+}
+
+static void test_a_helper_that_keeps_everyone_waiting(void **state)
+{
+    (void)state;
+    uint32_t tries = 0;
+    while (!second_wait_counts_double()) assert_true(++tries < 500);
 }
 
 /* Every buffer of every kernel: the length its shape says passes, one byte less is named. */
@@ -224,7 +301,7 @@ int main(void)
         cmocka_unit_test(test_every_piece_once),   cmocka_unit_test(test_helpers_steal),
         cmocka_unit_test(test_destroy_abandons),   cmocka_unit_test(test_idle_sleeps),
         cmocka_unit_test(test_alone_after_a_wait), cmocka_unit_test(test_table_names_short_buffers),
-        cmocka_unit_test(test_table_bytes),
+        cmocka_unit_test(test_table_bytes),        cmocka_unit_test(test_a_helper_that_keeps_everyone_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
