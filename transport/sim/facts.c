@@ -470,8 +470,10 @@ static void on_held(facts_t *self, const qr_given_t *given, const qr_chunk_held_
 }
 
 /* What is called durable is in the log. */
-static void judge_durable(const facts_t *self, const qr_given_t *given, const qr_sim_chain_t *chain, const qr_captured_t *b)
+static void judge_durable(const facts_t *self, const qr_given_t *given, uint32_t place, const qr_captured_t *b)
 {
+    const qr_sim_chain_t *chain = &saves_of(self, given)->kept[place].chain;
+    const qr_sim_catalog_t *catalog = qr_sim_given(given)->catalog;
     uint8_t node[32];
     uint32_t size = given->layout.chunk_tokens;
     if (b->reason == QR_E_WORTHLESS || b->reason == QR_E_INVALID) qr_sim_finding("a wanted capture is %s", qr_error_name((int)b->reason));
@@ -484,8 +486,8 @@ static void judge_durable(const facts_t *self, const qr_given_t *given, const qr
         memcpy(parent, node, 32);
         qr_chain_node(parent, chain->tokens + row, size, node);
         for (uint32_t g = 0; g < given->layout.group_count; g++)
-            if (!qr_sim_catalog_says(qr_sim_given(given)->catalog, self->node, node, g) &&
-                !qr_sim_store_stands(qr_sim_given(given)->store, self->node, node, g))
+            if (!qr_sim_catalog_says(catalog, self->node, node, g) &&
+                !qr_sim_store_stands(qr_sim_given(given)->store, catalog, self->node, self->errands[place].writer, node, g))
                 qr_sim_finding("%u rows are called durable, and the log does not say that the chunk at %u stands here", b->durable_rows,
                                row);
     }
@@ -495,7 +497,7 @@ static void on_captured(facts_t *self, const qr_given_t *given, const qr_capture
 {
     uint32_t place = save_find(self, b->capture_id, CAPTURING);
     if (place == QR_SIM_SAVES) return;
-    judge_durable(self, given, &saves_of(self, given)->kept[place].chain, b);
+    judge_durable(self, given, place, b);
     self->errands[place].durable_rows = qr_max_u32(self->errands[place].durable_rows, b->durable_rows);
     save_capture(self, given, place, outbox);
 }

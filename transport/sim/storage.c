@@ -19,8 +19,7 @@ typedef struct disk {
     uint32_t count, capacity;
     qr_sim_slot_t slots[DEVICES][QR_STAGING_SLOTS_MAX];
     qr_sim_bytes_t memory[QR_SIM_RAM_SLOTS];
-    uint64_t lives;            /* of its storage; memory is void with each */
-    uint32_t refused[DEVICES]; /* a publish of that writer was: it may drop what it wrote in vain */
+    uint64_t lives; /* of its storage; memory is void with each */
 } disk_t;
 
 struct qr_sim_store {
@@ -60,11 +59,43 @@ const qr_sim_store_work_t *qr_sim_store_work(const qr_sim_store_t *s) { return &
 qr_sim_store_counts_t *qr_sim_store_counts(qr_sim_store_t *s) { return &s->counts; }
 qr_sim_saves_t *qr_sim_store_saves(qr_sim_store_t *s) { return &s->saves; }
 
+static qr_sim_file_t *part_of(const disk_t *disk, const uint8_t chain[32], uint32_t group);
+
+/* The files that a device publishes or withdraws; one publish of it is open at most. */
+static void see_publish(disk_t *disk, uint32_t device, const qr_publish_t *b)
+{
+    for (uint32_t i = 0; i < disk->count; i++)
+        if (disk->files[i].publisher == device) disk->files[i].publisher = 0;
+    for (uint64_t i = 0; i < b->kinds.count; i++) {
+        qr_sim_file_t *f = part_of(disk, b->chains.data + 32 * i, b->groups.data[i]);
+        bool withdraws = b->kinds.data[i] == QR_CATALOG_WITHDRAW;
+        if (!f || !(withdraws || b->kinds.data[i] == QR_CATALOG_REPLICA)) continue;
+        f->publisher = device;
+        f->sequence = b->sequence;
+        f->withdraws = withdraws;
+    }
+}
+
+static void see_published(disk_t *disk, uint32_t device, uint64_t sequence, bool refused)
+{
+    for (uint32_t i = 0; i < disk->count; i++) {
+        qr_sim_file_t *f = &disk->files[i];
+        if (f->publisher != device || f->sequence != sequence) continue;
+        if (!refused && !f->withdraws) f->fresh = f->left = 0;
+        if (refused && f->withdraws) f->left = 1;
+        if (refused && !f->withdraws) f->may_drop |= 1u << device;
+    }
+}
+
 void qr_sim_store_watch(qr_sim_store_t *s, const qr_message_t *message, bool said)
 {
     const qr_pages_reserve_t *b = &message->body.pages_reserve;
     uint32_t node = qr_address_node(said ? message->from : message->to) - 1, device = qr_address_device(said ? message->from : message->to);
-    if (!said && message->type == QR_MESSAGE_publish_refused && device) s->disks[node].refused[device - 1] = 1;
+    if (said && message->type == QR_MESSAGE_publish) see_publish(&s->disks[node], device, &message->body.publish);
+    if (!said && message->type == QR_MESSAGE_publish_committed)
+        see_published(&s->disks[node], device, message->body.publish_committed.sequence, false);
+    if (!said && message->type == QR_MESSAGE_publish_refused && message->body.publish_refused.reason != QR_E_PEER_DOWN)
+        see_published(&s->disks[node], device, message->body.publish_refused.sequence, true);
     if (!said || node || message->type != QR_MESSAGE_pages_reserve || b->tokens.count > QR_SIM_SAVE_TOKENS) return;
     qr_sim_chain_t *chain = &s->saves.heard[s->saves.heard_count++ % QR_SIM_HEARD];
     memcpy(chain->scope, b->scope.bytes, 32);
@@ -152,10 +183,14 @@ qr_sim_file_t *qr_sim_store_file(qr_sim_store_t *s, uint32_t node, const uint8_t
     return NULL;
 }
 
-bool qr_sim_store_stands(const qr_sim_store_t *s, uint32_t node, const uint8_t chain[32], uint32_t group)
+bool qr_sim_store_stands(const qr_sim_store_t *s, const qr_sim_catalog_t *catalog, uint32_t node, uint32_t device, const uint8_t chain[32],
+                         uint32_t group)
 {
     const qr_sim_file_t *f = ready_part(&s->disks[node], chain, group);
-    return f && f->fresh;
+    if (!f || !f->fresh) return false;
+    bool others = false; /* of its chunk in the log: seed 14 */
+    for (uint32_t g = 0; g < QR_GROUPS_MAX; g++) others |= g != group && qr_sim_catalog_says(catalog, node, chain, g);
+    return f->fresh != device || f->left || others;
 }
 
 /* A place for a file: its own if it was set aside, else a free one. */
@@ -711,8 +746,15 @@ static void take_slot(const call_t *call, const qr_chunk_write_t *b, qr_sim_byte
     ret_bytes->digest = qr_sim_store_digest(ret_bytes);
 }
 
+/* A writer that asks for something new drops nothing any more of what it was told before. */
+static void begin_errand(const call_t *call)
+{
+    for (uint32_t i = 0; i < call->disk->count; i++) call->disk->files[i].may_drop &= ~(1u << qr_address_device(call->message->from));
+}
+
 static void on_write(const call_t *call)
 {
+    begin_errand(call);
     const qr_chunk_write_t *b = &call->message->body.chunk_write;
     write_t *w = call->self->writes;
     while (w < call->self->writes + WRITES && w->from) w++;
@@ -738,13 +780,14 @@ static void on_write(const call_t *call)
 }
 
 /* What became of a write whose time has come. */
-static uint32_t outcome(const call_t *call, qr_sim_file_t *f)
+static uint32_t outcome(const call_t *call, qr_sim_file_t *f, uint32_t device)
 {
     uint32_t one_in = qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_APPEND);
     if (qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_FULL)) return QR_E_NO_SPACE;
     if (one_in && qr_sim_draw(one_in) == 0) return QR_E_IO; /* its sync failed */
     f->state = DURABLE;
-    f->named = f->fresh = 1;
+    f->named = 1;
+    f->fresh = device;
     f->key = ++call->store->clock;
     f->trusted_epoch = call->self->epoch;
     return 0;
@@ -757,7 +800,7 @@ static void end_write(const call_t *call, write_t *w)
     if (memcmp(slot->words, w->bytes.words, sizeof slot->words) || slot->group != w->bytes.group)
         qr_sim_finding("node %u: slot %u was filled anew while it was written", call->self->node + 1, w->slot);
     if (!w->reason && f && f->state == WRITING) {
-        w->reason = outcome(call, f);
+        w->reason = outcome(call, f, qr_address_device(w->from));
         if (w->reason) unmake(f);
         call->store->counts.written += w->reason == 0;
         call->store->counts.failed += w->reason != 0;
@@ -788,6 +831,7 @@ static void on_victims(const call_t *call)
     uint32_t groups[QR_CAPTURE_DROPS], count = 0;
     uint64_t sizes[QR_CAPTURE_DROPS], named = 0, after = 0;
     const qr_sim_catalog_t *catalog = qr_sim_given(call->given)->catalog;
+    begin_errand(call);
     while (call->self->holds_known && count < QR_CAPTURE_DROPS && named < b->bytes) {
         qr_sim_file_t *least = NULL;
         for (uint32_t i = 0; i < call->disk->count; i++) {
@@ -796,7 +840,7 @@ static void on_victims(const call_t *call)
             if (f->state == DURABLE && !f->leases && !f->leaving && f->key > after && (!least || f->key < least->key)) least = f;
         }
         if (!least) break;
-        least->offered = 1;
+        least->may_drop |= 1u << qr_address_device(call->message->from);
         if (catalog && qr_sim_catalog_says(catalog, call->self->node, least->chain, least->group)) least->fresh = 0;
         after = least->key;
         memcpy(chains + 32 * (size_t)count, least->chain, 32);
@@ -822,8 +866,7 @@ static void on_drop(const call_t *call)
         qr_send(call->outbox, call->message->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = b->key, .reason = reason}));
         return;
     }
-    if (f->state == DURABLE && is_held(call->self, f->chain) && !f->offered &&
-        !call->disk->refused[qr_address_device(call->message->from) - 1])
+    if (f->state == DURABLE && is_held(call->self, f->chain) && !(f->may_drop >> qr_address_device(call->message->from) & 1))
         qr_sim_finding("node %u: a held file is dropped, and nobody said that it may leave", call->self->node + 1); /* G8 */
     *d = (drop_t){.from = call->message->from, .key = b->key, .group = b->group};
     memcpy(d->chain, b->chain.bytes, 32);
@@ -867,7 +910,6 @@ static void on_start(const call_t *call)
         }
         /* What was withdrawn and not deleted is found again: nobody remembers that it was to leave. */
         if (f->state == DURABLE || f->state == ASIDE) f->leaving = 0;
-        f->offered = 0;
         const qr_sim_catalog_t *catalog = qr_sim_given(call->given)->catalog;
         f->named = f->state == DURABLE && catalog && qr_sim_catalog_says(catalog, call->self->node, f->chain, f->group);
         call->store->counts.adopted += f->state == DURABLE;

@@ -70,9 +70,14 @@ typedef struct qr_sim_bytes {
 
 typedef struct qr_sim_file {
     uint32_t state, group; /* state: of storage.c */
-    uint32_t leases, damaged, leaving, was_aside, removed, fresh, times, named,
-        offered; /* named: G9; offered: as a victim; fresh: written, and the log does not say so yet; times: how often somebody rewrote it; damaged: by this world; was_aside: it is written again after that was found;
-                  removed: by somebody else */
+    /* named: G9; times: how often somebody rewrote it; damaged: by this world; was_aside: it is written again after that was found;
+     * removed: by somebody else. */
+    uint32_t leases, damaged, leaving, was_aside, removed, times, named;
+    /* fresh: the device that wrote it, 0 once it is published. may_drop: bit d: device d was told so in its errand, as a victim or
+     * because its publish was refused. publisher: the device that last published or (withdraws) withdrew it, with sequence. left: that
+     * withdrawal was refused. */
+    uint32_t fresh, may_drop, publisher, withdraws, left;
+    uint64_t sequence;
     uint8_t chain[32], content[32];
     uint64_t bytes, key, due_us, trusted_epoch, told; /* told: who withdraws it from the catalog, 0 nobody; key: least leaves first;
                                                          trusted_epoch: of the storage that has seen it whole */
@@ -93,9 +98,12 @@ void qr_sim_store_destroy(qr_sim_store_t **store);
 const qr_sim_store_work_t *qr_sim_store_work(const qr_sim_store_t *store);
 qr_sim_store_counts_t *qr_sim_store_counts(qr_sim_store_t *store);
 qr_sim_saves_t *qr_sim_store_saves(qr_sim_store_t *store);
-/* Whether a part stands on the disk of a node and is going to be published, if it is not yet: written, or written in vain (README.md). */
-bool qr_sim_store_stands(const qr_sim_store_t *store, uint32_t node, const uint8_t chain[32], uint32_t group);
-/* Every message, when it is said or heard: what is computed where the log is, and whose publishes are refused. */
+/* Whether a device may call a part durable that the log does not name: it stands there, and another device wrote it and has not published
+ * it yet, or it was written in vain (README.md). */
+struct qr_sim_catalog;
+bool qr_sim_store_stands(const qr_sim_store_t *store, const struct qr_sim_catalog *catalog, uint32_t node, uint32_t device,
+                         const uint8_t chain[32], uint32_t group);
+/* Every message, when it is said or heard: what is computed where the log is, and what becomes of publishes. */
 void qr_sim_store_watch(qr_sim_store_t *store, const qr_message_t *message, bool said);
 /* Whether the disk of a node holds this part, or held it until somebody damaged it. */
 bool qr_sim_store_has(const qr_sim_store_t *store, uint32_t node, const uint8_t chain[32], uint32_t group);
@@ -116,7 +124,6 @@ uint64_t qr_sim_store_tokens(const uint32_t *tokens, uint64_t count);
 qr_sim_slot_t *qr_sim_store_slot(qr_sim_store_t *store, uint32_t node, uint32_t device, uint32_t slot);
 /* Whether no storage holds a lease, a write or a drop and G6 holds (catalog NULL: there
  * is none); else *text says what. */
-struct qr_sim_catalog;
 bool qr_sim_store_is_quiet(const qr_sim_store_t *store, const struct qr_sim_catalog *catalog, const qr_world_t *world, char *text,
                            size_t text_bytes);
 
