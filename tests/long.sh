@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Every Show at full size, a part each; writes tests/RESULTS.md with commit, machine and figures. Under 75 minutes in all on 2 quiet cores.
 #   tests/long.sh           all parts
-#   tests/long.sh S3 S8     these parts alone; their sections of RESULTS.md are replaced, the others stay with the commit they were run on
+#   tests/long.sh S3 S8     these parts alone; their sections of RESULTS.md are replaced, the others stay
+#                           with the commit they were run on, and those of another kind of processor beside them
 set -uo pipefail
 cd "$(dirname "$0")/.."
 jobs=$(nproc)
@@ -105,20 +106,30 @@ D10() { python3 tests/bench/beside.py $folder/quire "$QUIRE_MODEL"; } # decoding
 
 commit=$(git rev-parse --short HEAD)
 git diff --quiet || commit="$commit with changes"
+vectors=scalar # which kernels ran: figures of one kind of processor say little of another
+grep -qw avx2 /proc/cpuinfo && vectors=avx2
+grep -qw avx512_vnni /proc/cpuinfo && vectors=avx512
 section() { # part, state, seconds
-  printf '## %s %s, %d s, commit %s\n\n```\n%s\n```\n' "$1" "$2" "$3" "$commit" "$(sed -E 's/\x1b\[[0-9;]*m//g' "$scratch/$1.txt" | tail -60)" |
+  printf '## %s %s, %d s, commit %s, %s\n\n```\n%s\n```\n' "$1" "$2" "$3" "$commit" "$vectors" "$(sed -E 's/\x1b\[[0-9;]*m//g' "$scratch/$1.txt" | tail -60)" |
     sed -E "s#$PWD/?##g; s#/tmp/[A-Za-z0-9._/-]+#(scratch)#g"
 }
-results() { # the sections just made, and of the others those that tests/RESULTS.md has
+older() { # part, pattern: its sections in tests/RESULTS.md whose heading fits
+  awk -v name="$1" -v fits="$2" '/^## /{on = ($2 == name && $0 ~ fits)} on' tests/RESULTS.md | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}'
+}
+results() { # the sections just made, those of other parts, and those that another kind of processor made
+  local part other
   echo "# Results of tests/long.sh"
   echo
-  echo "Last run $(date -u +%Y-%m-%d) at commit $commit: $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-), $jobs cores, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo). Each section names its own commit."
+  echo "Last run $(date -u +%Y-%m-%d) at commit $commit: $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-), $jobs cores, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo). Each section names its own commit and kernels."
   for part in "${parts[@]}"; do
     echo
     if [ -f "$scratch/sections/$part.md" ]; then
       cat "$scratch/sections/$part.md"
+      for other in scalar avx2 avx512; do
+        [ $other = $vectors ] || older "$part" ", $other\$" | sed '1s/^/\n/'
+      done
     elif [ -f tests/RESULTS.md ]; then
-      awk -v name="$part" '/^## /{on = ($2 == name)} on' tests/RESULTS.md | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}'
+      older "$part" .
     fi
   done
 }

@@ -355,7 +355,7 @@ static void test_kill_is_noticed(void **state)
     finish(&edge);
     const toy_t *router = qr_mesh_state(edge, qr_address(1, 0, QR_ROLE_router, 0));
     assert_true(router->links_up >= 1); /* more where the machine is too busy to keep one */
-    assert_int_equal(router->links_down, router->links_up);
+    assert_true(router->links_down >= router->links_up); /* a question on its way to a node that is down is answered by one more */
     assert_true(router->open_probes == 0);
     qr_mesh_destroy(&edge);
 }
