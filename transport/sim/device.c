@@ -12,6 +12,7 @@ enum { COPIES_MAX = 512, WINDOWS_MAX = 512, NO_PAGE = 0xffffffffu };
 typedef struct lane {
     uint64_t handle, seed, request_id;
     uint32_t greedy, generated_from, last_token, scope;
+    uint32_t stale, unused; /* 1: opened with a page that had another owner by then (V2) */
 } lane_t;
 
 typedef qr_sim_row_word_t row_t;
@@ -111,6 +112,18 @@ static uint32_t page_seen(device_t *self, const qr_given_t *given, uint32_t grou
     return page;
 }
 
+/* The page of a handle that a lane is opened with. Its request may have been cancelled while this was under way, and the page may have gone
+ * to a move already: that lane may be closed and no more (V2). */
+static uint32_t page_named(device_t *self, const qr_given_t *given, uint32_t group, uint64_t handle, uint32_t *ret_stale)
+{
+    uint32_t *generations = (uint32_t *)(void *)((uint8_t *)self + self->generations_at), page = qr_handle_index(handle);
+    if (group >= given->layout.group_count || page >= given->layout.groups[group].pages ||
+        qr_handle_generation(handle) >= generations[pages_before(given, group) + page])
+        return page_seen(self, given, group, handle);
+    *ret_stale = 1;
+    return page;
+}
+
 uint64_t qr_sim_word(uint32_t token, uint32_t position, uint32_t group) { return word_of(token, position, group); }
 
 row_t *qr_sim_device_row(void *executor_state, const qr_given_t *given, uint32_t group, uint64_t page, uint32_t row)
@@ -177,7 +190,7 @@ static void on_lane_open(device_t *self, const qr_given_t *given, const qr_lane_
         for (uint32_t b = 0; b < open->group_counts.data[g]; b++, at++) {
             if (open->first_blocks.data[g] + b >= self->blocks_max || at >= open->pages.count)
                 qr_sim_finding("a lane was opened with a page beyond its table");
-            table[open->first_blocks.data[g] + b] = page_seen(self, given, g, open->pages.data[at]);
+            table[open->first_blocks.data[g] + b] = page_named(self, given, g, open->pages.data[at], &self->lanes[index].stale);
         }
     }
     qr_send(outbox, self->scheduler, lane_opened, &(qr_lane_opened_t){.lane = open->lane});
@@ -216,7 +229,8 @@ static void on_batch_run(device_t *self, const qr_given_t *given, const qr_messa
     b->window_count = (uint32_t)run->window_lanes.count;
     if (b->lane_count > QR_LANES_MAX || b->row_count > QR_BATCH_ROWS_MAX || b->copy_count > COPIES_MAX || b->window_count > WINDOWS_MAX)
         qr_sim_finding("a batch of %u lanes, %u rows, %u copies is larger than it may be", b->lane_count, b->row_count, b->copy_count);
-    for (uint32_t i = 0; i < b->lane_count; i++) (void)lane_of(self, given, run->lanes.data[i]);
+    for (uint32_t i = 0; i < b->lane_count; i++)
+        if (lane_of(self, given, run->lanes.data[i])->stale) qr_sim_finding("a lane is computed that was opened with somebody else's page");
     qr_copy(b->lanes, run->lanes.data, b->lane_count * 8);
     qr_copy(b->starts, run->starts.data, b->lane_count * 4);
     qr_copy(b->counts, run->row_counts.data, b->lane_count * 4);

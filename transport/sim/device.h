@@ -3,7 +3,8 @@
  * the token, so wrong reuse shows as a wrong answer.
  *
  * V1. Pages hold words; a page whose handle has a newer generation than the last seen is unwritten again.
- * V2. A handle with an older generation than one that was seen of its page is a finding: its page has another owner.
+ * V2. A handle with an older generation than one that was seen of its page is a finding: its page has another owner. Where a lane is opened
+ *     with it, that is one only when a batch names the lane.
  * V3. Batches end in the order asked, after their cost; a batch that fails leaves garbage where it would have appended.
  * V4. A row remembers the scope of the request that wrote it, through copies too; whoever attends it is of the same (judge.h: J5). */
 #ifndef QR_SIM_DEVICE_H

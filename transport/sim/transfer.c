@@ -679,9 +679,11 @@ static void see_ended(transfer_t *self, const qr_ended_t *b)
 {
     asked_t *a = find_asked(self, b->request_id, b->attempt);
     if (!a) return;
-    bool fine = b->finish == QR_FINISH_STOP || b->finish == QR_FINISH_LENGTH;
+    bool fine = b->finish == QR_FINISH_STOP || b->finish == QR_FINISH_LENGTH, exact = a->lanes == 1;
+    /* What its earlier worker had still delivered may end it (a stop) before its prompt stands here; all that was computed is said. */
+    if (b->cached_tokens + b->computed_tokens < a->prompt && b->computed_tokens == a->computed) exact = false;
     /* Of what it found after it had been placed again some may go uncounted. */
-    if (fine && (b->cached_tokens > a->prompt - a->computed || (a->lanes == 1 && b->cached_tokens != a->prompt - a->computed)))
+    if (fine && (b->cached_tokens > a->prompt - a->computed || (exact && b->cached_tokens != a->prompt - a->computed)))
         qr_sim_finding("request %llu says that %u rows were reused; of %u prompt rows %u were computed for it",
                        (unsigned long long)b->request_id, b->cached_tokens, a->prompt, a->computed);
     a->open = 0;
