@@ -86,7 +86,7 @@ if [ "$quick" != "--quick" ]; then
   say "TSan"
   configure build-tsan -DCMAKE_C_COMPILER=clang -DQR_SANITIZE=thread
   build build-tsan
-  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" suite build-tsan -j "$jobs" -LE slow
+  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" suite build-tsan -j "$jobs" -LE 'slow|one_thread'
   say "fuzz, 20 s each"
   step fuzz tests/fuzz/run.sh 20
   say "mutants"
