@@ -38,7 +38,10 @@
  *       looked at: it may be gone. Parts come into it with the write (copied on the errand's thread) and with the upload of a leased
  *       file (lease.fill), and are kept only when that ended well. A chunk_drop takes a part out of both; so a loss that memory still
  *       holds is withdrawn like any other, and leaves memory with its drop. Its memory is touched ahead (RA4), not while batches are
- *       computed. */
+ *       computed.
+ * SO11. The chunk that a checkpoint_writer last asked to write is its own until it asks chunk_find or for the losses: its publish may be on
+ *       its way. To another writer of this node no part of it is named as a victim, and a drop of one that was named before is refused
+ *       (BUSY); that part counts as SO7 says, since the withdrawal may have come after the publish. */
 #include "actors/io/storage.h"
 
 #include "actors/io/duty.h"
@@ -112,7 +115,9 @@ typedef struct storage {
     uint64_t transfer_duty, paused_us; /* paused: of the write under way, for the duty */
     struct {
         uint64_t address, epoch, watch_key;
-        bool watches; /* chunk_losses is open */
+        bool watches;      /* chunk_losses is open */
+        bool writes;       /* SO11 */
+        uint8_t chain[32]; /* of the chunk that it writes */
     } holders[HOLDERS_MAX];
     qr_holds_t holds;
     uint64_t facts;            /* who knows the holds of earlier runs; 0: nobody */
@@ -227,9 +232,29 @@ static bool being_written(const storage_t *self, const loss_t *loss)
     return false;
 }
 
+/* ---- chunks under way (SO11) ----------------------------------------------------------------------------------------------------- */
+
+static void write_begins(storage_t *self, uint64_t writer, const uint8_t chain[32])
+{
+    for (uint32_t i = 0; i < HOLDERS_MAX; i++)
+        if (self->holders[i].address == writer) self->holders[i].writes = true, memcpy(self->holders[i].chain, chain, 32);
+}
+static void write_ends(storage_t *self, uint64_t writer)
+{
+    for (uint32_t i = 0; i < HOLDERS_MAX; i++)
+        if (self->holders[i].address == writer && !QR_MUTANT(853)) self->holders[i].writes = false;
+}
+static bool written_by_another(const storage_t *self, uint64_t asker, const uint8_t chain[32])
+{
+    for (uint32_t i = 0; i < HOLDERS_MAX; i++)
+        if (self->holders[i].writes && self->holders[i].address != asker && memcmp(self->holders[i].chain, chain, 32) == 0) return true;
+    return false;
+}
+
 static void on_chunk_losses(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_losses_t *ask = &message->body.chunk_losses;
+    if (ask->now) write_ends(self, message->from);
     uint8_t chains[QR_CAPTURE_DROPS * 32];
     uint32_t groups[QR_CAPTURE_DROPS], count = 0;
     for (uint32_t i = 0; i < self->loss_count; i++) {
@@ -303,6 +328,14 @@ static void on_chunk_drop(storage_t *self, const qr_given_t *given, const qr_mes
     uint32_t place = qr_parts_find(&self->parts, ask->chain.bytes, ask->group), slot = 0;
     qr_chunk_dropped_t body = {.key = ask->key};
     while (slot < QR_CAPTURE_DROPS && self->drops[slot].from) slot++;
+    if (place != QR_PART_NONE && self->parts.parts[place].state == QR_PART_READY && !QR_MUTANT(851) &&
+        written_by_another(self, message->from, ask->chain.bytes)) { /* SO11 */
+        if (!QR_MUTANT(852)) self->parts.parts[place].named = false;
+        (void)qr_chunk_files_keep(self->files, &self->parts.parts[place].name);
+        body.reason = QR_E_BUSY;
+        qr_send(outbox, message->from, chunk_dropped, &body);
+        return;
+    }
     qr_ram_forget(&self->ram, ask->chain.bytes, ask->group); /* the catalog is not going to name it */
     if (place == QR_PART_NONE)
         body.reason = QR_E_NOT_FOUND;
@@ -427,7 +460,23 @@ static void names_take_back(storage_t *self)
         if (self->parts.parts[i].state == QR_PART_READY) (void)qr_chunk_files_keep(self->files, &self->parts.parts[i].name);
 }
 
-static void on_chunk_victims(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
+/* What others write is worth everything while victims are named to `asker`; then it is worth again what it was. */
+static void others_value(storage_t *self, const qr_given_t *given, uint64_t asker, bool naming)
+{
+    for (uint32_t i = 0; i < HOLDERS_MAX && !QR_MUTANT(850); i++) {
+        if (!self->holders[i].writes || self->holders[i].address == asker) continue;
+        for (uint32_t g = 0; g < given->layout.group_count; g++) {
+            uint32_t place = qr_parts_find(&self->parts, self->holders[i].chain, g);
+            if (place == QR_PART_NONE) continue;
+            if (naming)
+                (void)qr_chunk_files_value(self->files, &self->parts.parts[place].name, UINT64_MAX);
+            else
+                part_value(self, place);
+        }
+    }
+}
+
+static void on_chunk_victims(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_victims_t *ask = &message->body.chunk_victims;
     qr_chunk_name_t names[QR_CAPTURE_DROPS];
@@ -435,12 +484,14 @@ static void on_chunk_victims(storage_t *self, const qr_message_t *message, qr_ou
     uint32_t groups[QR_CAPTURE_DROPS], named = 0, count = 0;
     uint64_t sizes[QR_CAPTURE_DROPS];
     uint64_t bytes = qr_max_u64(ask->bytes, 1);
+    others_value(self, given, message->from, true);
     int status = self->holds_known ? qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count) : -QR_E_BUSY;
     if (status && self->holds_known &&
         !QR_MUTANT(652)) { /* some that were named may not have been dropped: their asker gave up, or wants them itself */
         names_take_back(self);
         status = qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count);
     }
+    others_value(self, given, message->from, false);
     if (status) count = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t place = qr_parts_find_name(&self->parts, &names[i]);
@@ -468,10 +519,11 @@ static bool find_named(const storage_t *self, const uint8_t chain[32], uint32_t 
     return place != QR_PART_NONE && (self->parts.parts[place].named || QR_MUTANT(655));
 }
 
-static void on_chunk_find(const storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
+static void on_chunk_find(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_find_t *ask = &message->body.chunk_find;
     uint32_t depth = 0, nodes = (uint32_t)qr_min_u64(ask->chains.count / 32, QR_LOOKUP_NODES_MAX);
+    write_ends(self, message->from);
     for (bool all = true; depth < nodes; depth++) {
         for (uint32_t g = 0; g < given->layout.group_count && all && !(QR_MUTANT(646) && g); g++)
             all = find_named(self, ask->chains.data + 32ul * depth, g);
@@ -698,6 +750,7 @@ static void on_chunk_write(storage_t *self, const qr_given_t *given, const qr_me
         write_answer(self, w, QR_E_BUSY, NULL, 0, outbox);
     } else {
         w->slot = ask->slot;
+        write_begins(self, message->from, ask->chain.bytes);
         memcpy(w->tokens, ask->tokens.data, ask->tokens.count * sizeof(uint32_t));
         self->write_count++;
     }
@@ -914,7 +967,7 @@ static void holder_over(storage_t *self, uint64_t holder, qr_outbox_t *outbox)
     for (uint32_t i = 0; i < self->write_count; i++)
         if (self->writes[i].from == holder) self->writes[i].from = 0, self->writes[i].void_ = true;
     for (uint32_t i = 0; i < HOLDERS_MAX; i++)
-        if (self->holders[i].address == holder) self->holders[i].watches = false;
+        if (self->holders[i].address == holder) self->holders[i].watches = self->holders[i].writes = false;
     for (uint32_t i = 0; i < self->loss_count; i++)
         if (self->losses[i].told == holder) self->losses[i].told = 0;
     if (self->loss_count) losses_tell(self, outbox);
@@ -1191,7 +1244,7 @@ static void on_question(storage_t *self, const qr_given_t *given, const qr_messa
     case QR_MESSAGE_chunk_lease: on_chunk_lease(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_release: on_chunk_release(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_write: on_chunk_write(self, given, message, outbox); break;
-    case QR_MESSAGE_chunk_victims: on_chunk_victims(self, message, outbox); break;
+    case QR_MESSAGE_chunk_victims: on_chunk_victims(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_hold: on_chunk_hold(self, given, message, outbox); break;
     case QR_MESSAGE_chunk_unhold: on_chunk_unhold(self, given, message, outbox); break;
     case QR_MESSAGE_holds_found: on_holds_found(self, given, message, outbox); break;

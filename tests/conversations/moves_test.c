@@ -944,6 +944,50 @@ static void test_room_is_made_by_value(void **state)
     moves_destroy(m);
 }
 
+/* The writer of a second device group. */
+static void another_asks(moves_t *m, uint16_t type, const void *body, qr_message_t *ret_answer)
+{
+    pump_send(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), at_role(QR_ROLE_storage), type, body);
+    moves_rest(m);
+    assert_true(moves_heard(m, QR_ROLE_checkpoint_writer, answer_of(type), ret_answer));
+}
+#define ANOTHER_ASKS(m, name, answer, ...) another_asks((m), QR_MESSAGE_##name, &(qr_##name##_t){__VA_ARGS__}, (answer))
+
+/* Another writer of the node asks: what one writes does not leave for it before its publish can be in the catalog. */
+static void test_what_another_writes_does_not_leave(void **state)
+{
+    (void)state;
+    qr_message_t answer;
+    moves_config_t config = plain;
+    config.store_bytes = 2ull * (8192 + 2 * 2 * 64 * 32);
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
+    assert_int_equal(save(c, 0).reason, 0);
+    ANOTHER_ASKS(m, chunk_victims, &answer, .key = 4, .bytes = 1);
+    assert_int_equal(answer.body.chunk_victims_named.groups.count, 0);
+    assert_int_equal(found(c), 1); /* over: the next one asks for something new */
+    ANOTHER_ASKS(m, chunk_victims, &answer, .key = 4, .bytes = 1);
+    assert_names(c, &answer.body.chunk_victims_named, 0, 0);
+    /* Written again after it was named: it stays, and counts when the catalog has named it. */
+    assert_int_equal(save(c, 0).reason, 0);
+    ANOTHER_ASKS(m, chunk_drop, &answer, .key = 3, .chain = c->chains[0]);
+    assert_int_equal(answer.body.chunk_dropped.reason, QR_E_BUSY);
+    assert_int_equal(found(c), 0);
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(found(c), 1);
+    ANOTHER_ASKS(m, chunk_victims, &answer, .key = 4, .bytes = 1);
+    assert_names(c, &answer.body.chunk_victims_named, 0, 0);
+    ANOTHER_ASKS(m, chunk_drop, &answer, .key = 3, .chain = c->chains[0]);
+    assert_int_equal(answer.body.chunk_dropped.reason, 0);
+    /* Its own writer may have it leave. */
+    assert_int_equal(save(c, 1).reason, 0);
+    assert_int_equal(victims(m, 1).groups.count, 1);
+    assert_int_equal(drop(c, 1), 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 /* ---- holds ---------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t hold(chain_t *c, uint8_t id, uint32_t parts)
@@ -2027,6 +2071,7 @@ int main(void)
         cmocka_unit_test(test_concurrent_moves_mix_nothing_up),
         cmocka_unit_test(test_more_than_the_windows_is_busy),
         cmocka_unit_test(test_room_is_made_by_value),
+        cmocka_unit_test(test_what_another_writes_does_not_leave),
         cmocka_unit_test(test_held_chunks_do_not_leave),
         cmocka_unit_test(test_holds_fit_the_bound),
         cmocka_unit_test(test_holds_are_asked_at_the_start),

@@ -379,7 +379,7 @@ static void test_seeds_that_found_something(void **state)
                  {72, QR_PROFILE_STORE},    {2700, QR_PROFILE_MIXED},  {2559, QR_PROFILE_MIXED},  {7602, QR_PROFILE_MIXED},
                  {9083, QR_PROFILE_MIXED},  {15873, QR_PROFILE_MIXED}, {16164, QR_PROFILE_MIXED}, {7956, QR_PROFILE_MIXED},
                  {11890, QR_PROFILE_MIXED}, {19017, QR_PROFILE_MIXED}, {4509, QR_PROFILE_MIXED},  {5320, QR_PROFILE_MIXED},
-                 {8589, QR_PROFILE_MIXED}};
+                 {8589, QR_PROFILE_MIXED},  {9858, QR_PROFILE_MIXED}};
     for (size_t i = 0; i < QR_COUNT(seeds); i++) run_and_hear(seeds[i].seed, seeds[i].profile);
 }
 

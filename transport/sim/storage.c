@@ -289,7 +289,11 @@ typedef struct storage {
         uint32_t count, unused;
         uint8_t chains[32 * HOLD_CHUNKS];
     } holds[HOLDS];
-    uint64_t facts; /* who knows the holds of before, 0: nobody */
+    struct {
+        uint32_t open, unused;
+        uint8_t chain[32];
+    } under_way[DEVICES]; /* G10 */
+    uint64_t facts;       /* who knows the holds of before, 0: nobody */
     uint32_t holds_known, asking;
 } storage_t;
 
@@ -301,6 +305,14 @@ typedef struct call {
     const qr_message_t *message;
     qr_outbox_t *outbox;
 } call_t;
+
+/* Whether another writer may be about to publish a chunk of that chain (G10). */
+static bool is_under_way(const storage_t *self, const uint8_t chain[32], uint64_t asker)
+{
+    for (uint32_t d = 0; d < DEVICES; d++)
+        if (self->under_way[d].open && d + 1 != qr_address_device(asker) && memcmp(self->under_way[d].chain, chain, 32) == 0) return true;
+    return false;
+}
 
 /* ---- the RAM tier (G7): `place` is a slot + 1, 0 = none ---- */
 
@@ -540,6 +552,7 @@ static void on_losses(const call_t *call)
         groups[count++] = f->group;
     }
     uint32_t device = qr_address_device(call->message->from) - 1;
+    if (b->now) call->self->under_way[device].open = 0;
     if (!b->now && !count) {
         call->self->watches[device].from = call->message->from;
         call->self->watches[device].key = b->key;
@@ -554,6 +567,7 @@ static void on_find(const call_t *call)
 {
     const qr_chunk_find_t *b = &call->message->body.chunk_find;
     uint32_t depth = 0;
+    call->self->under_way[qr_address_device(call->message->from) - 1].open = 0;
     for (bool all = true; all && depth < b->chains.count / 32; depth += all)
         for (uint32_t g = 0; g < call->given->layout.group_count; g++) {
             const qr_sim_file_t *f = ready_part(call->disk, b->chains.data + 32 * (size_t)depth, g);
@@ -760,6 +774,9 @@ static void on_write(const call_t *call)
     while (w < call->self->writes + WRITES && w->from) w++;
     if (w == call->self->writes + WRITES) qr_sim_finding("node %u has more writes than its actors may ask for", call->self->node + 1);
     *w = (write_t){.from = call->message->from, .key = b->key, .slot = b->slot, .asked_us = call->message->now_us};
+    uint32_t device = qr_address_device(call->message->from) - 1;
+    call->self->under_way[device].open = 1;
+    memcpy(call->self->under_way[device].chain, b->chain.bytes, 32);
     take_slot(call, b, &w->bytes);
     call->self->last_us = qr_max_u64(call->self->last_us, call->message->now_us) + disk_us(call); /* one errand */
     w->due_us = call->self->last_us;
@@ -836,7 +853,7 @@ static void on_victims(const call_t *call)
         qr_sim_file_t *least = NULL;
         for (uint32_t i = 0; i < call->disk->count; i++) {
             qr_sim_file_t *f = &call->disk->files[i];
-            if (is_held(call->self, f->chain)) continue;
+            if (is_held(call->self, f->chain) || is_under_way(call->self, f->chain, call->message->from)) continue;
             if (f->state == DURABLE && !f->leases && !f->leaving && f->key > after && (!least || f->key < least->key)) least = f;
         }
         if (!least) break;
@@ -860,6 +877,11 @@ static void on_drop(const call_t *call)
     drop_t *d = call->self->drops;
     while (d < call->self->drops + DROPS && d->from) d++;
     bool stands = f && (f->state == DURABLE || f->state == ASIDE);
+    if (f && f->state == DURABLE && is_under_way(call->self, f->chain, call->message->from)) { /* G10 */
+        f->named = 0;
+        qr_send(call->outbox, call->message->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = b->key, .reason = QR_E_BUSY}));
+        return;
+    }
     if (ram_keeps(call, b->chain.bytes, b->group)) ram_leave(call, ram_find(call, b->chain.bytes, b->group));
     if (!stands || d == call->self->drops + DROPS) {
         uint32_t reason = stands ? QR_E_BUSY : QR_E_NOT_FOUND;

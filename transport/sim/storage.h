@@ -15,7 +15,9 @@
  *     files (G4); memory that is called damaged is, and the file is not to blame for it.
  * G8. Chunks of a hold (storage_holds.h) are nobody's victims, and at most as many are held as the disk has room for; none is named before the
  *     holds of before are known. A held file is dropped only by who was told to, lost it, or wrote it in vain.
- * G9. What was found at the start is not counted as found before the log named it, it was leased or asked to be written (storage.c, SO7). */
+ * G9. What was found at the start is not counted as found before the log named it, it was leased or asked to be written (storage.c, SO7).
+ * G10. The chunk that a device's writer last wrote is no other device's victim until the writer asks for something new, and another's drop
+ *     of it is refused: its publish may be on its way (storage.c, SO11). */
 #ifndef QR_SIM_STORAGE_H
 #define QR_SIM_STORAGE_H
 
