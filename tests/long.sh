@@ -111,7 +111,7 @@ grep -qw avx2 /proc/cpuinfo && vectors=avx2
 grep -qw avx512_vnni /proc/cpuinfo && vectors=avx512
 section() { # part, state, seconds
   printf '## %s %s, %d s, commit %s, %s\n\n```\n%s\n```\n' "$1" "$2" "$3" "$commit" "$vectors" "$(sed -E 's/\x1b\[[0-9;]*m//g' "$scratch/$1.txt" | tail -60)" |
-    sed -E "s#$PWD/?##g; s#/tmp/[A-Za-z0-9._/-]+#(scratch)#g"
+    sed -E "s#$PWD/?##g; s#/tmp/[A-Za-z0-9._/-]+#(scratch)#g; s#(^|[^A-Za-z0-9.:/_-])/(root|home|usr|opt|var|work)/[A-Za-z0-9._/-]*/#\\1#g"
 }
 older() { # part, pattern: its sections in tests/RESULTS.md whose heading fits
   awk -v name="$1" -v fits="$2" '/^## /{on = ($2 == name && $0 ~ fits)} on' tests/RESULTS.md | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}'
