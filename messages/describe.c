@@ -155,7 +155,7 @@ static const char between_nodes[] =
     "   above; node is one's own id; node_epoch is a number that is not 0 and new at every start, and also the `epoch` of every message;\n"
     "   session is a random number that is not 0, a new one after every end; echo is the session of the peer's last hello, 0 before the\n"
     "   first; chunk_tokens and fingerprints must be the peer's, whose hello comes first and shows them;\n"
-    "   sent counts the messages of this session that are no hellos and went before it: a hello that counts more than came in ends it.\n"
+    "   sent counts the session's messages that are no hellos and went before it: a hello that counts more than came in ends it.\n"
     "2. The link is up for a node while the peer's last hello echoes its session. A hello with another session or another echo ends the "
     "old\n"
     "   one: every open question is closed and must not be answered.\n"

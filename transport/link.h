@@ -25,9 +25,9 @@ typedef struct qr_link {
     uint64_t heard_us;     /* last bytes of the peer that belonged to the session */
     uint64_t hello_due_us; /* when we say hello next */
     uint64_t banned_until_us;
-    uint64_t sent, received; /* messages of this session that are no hellos (K5) */
+    uint64_t sent, received; /* messages of the link's session that are no hellos (K5) */
     uint64_t paid_ns;        /* K4: until when what was let in has paid for itself */
-    uint32_t strikes;        /* malformed or forbidden messages of this session */
+    uint32_t strikes;        /* malformed or forbidden messages of the link's session */
     bool up;
 } qr_link_t;
 

@@ -5,7 +5,7 @@
  *     across nodes, `from` is an actor the topology gives the node whose key opened the connection, `to` is an actor of this node. Anything else is counted and
  *     dropped; QR_UPLINK_STRIKES of them within one session end that session for a while.
  * U2. A message that carries handles (scope LOCAL) is never exported.
- * U3. A peer is up only after its hello on the control link echoed this session of ours. Its end is told (`link_down`) to every local actor
+ * U3. A peer is up only after its hello on the control link echoed our session for it. Its end is told (`link_down`) to every local actor
  * that may talk with an actor of that node; so is its beginning (`link_up`). A question for a node that is down is answered by link_down.
  *     Until chunks travel the bulk link carries hellos only.
  * U4. No send waits. A refusal by TCP after one look at the events ends the session. */

@@ -135,6 +135,7 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        self.log.close()
         if kind is not None:
             print(self.text())
         os.unlink(self.log.name)
