@@ -3,27 +3,10 @@
  * attend_one (decode): the 8 lanes of a score are one vector, 8 keys are reduced at once by a transposing tree. attend_many (prefill):
  * a span of keys is widened and transposed once for all rows and heads of the tile. Heads whose size is not a multiple of 8 do not
  * exist. */
+#include "kernels/cpu/attention_walk.h"
 #include "kernels/cpu/avx2.h"
 
-enum { BLOCKS = QR_SPAN / 8, HEADS_MAX = 3 };
-
-typedef struct span {
-    uint32_t first, end; /* visible part, relative to the span's begin */
-    const uint16_t *k[BLOCKS], *v[BLOCKS];
-} span_t;
-
-QR_INLINE uint64_t kv_width(const qr_attend_t *a) { return (uint64_t)a->kv_heads * a->dim; }
-
-static void find_span(const qr_attend_t *a, uint32_t lane, uint32_t begin, uint32_t first, uint32_t end, span_t *ret)
-{
-    ret->first = first - begin;
-    ret->end = end - begin;
-    for (uint32_t i = ret->first / 8; i * 8 < ret->end; i++) {
-        uint64_t at = qr_attend_slot(a, lane, begin + 8 * i) * kv_width(a);
-        ret->k[i] = a->k_pages + at;
-        ret->v[i] = a->v_pages + at;
-    }
-}
+enum { BLOCKS = QR_SPAN_BLOCKS, HEADS_MAX = 3 };
 
 QR_INLINE __m256 widen(const uint16_t *x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x)); }
 
@@ -114,12 +97,6 @@ QR_INLINE void weigh(const int G, const int W, const span_t *span, uint64_t stri
         QR_UNROLL (int w = 0; w < W; w++) _mm256_storeu_ps(acc + (uint64_t)g * acc_stride + 8 * w, sum[g][w]);
 }
 
-QR_INLINE void fetch_8(const uint16_t *rows, uint64_t stride, uint32_t dim)
-{
-    for (uint32_t t = 0; t < 8; t++)
-        for (uint32_t d = 0; d < dim; d += 32) _mm_prefetch((const char *)(rows + t * stride + d), _MM_HINT_T0);
-}
-
 /* One span, G query heads of one kv head that begins `at` values into a row. next: the span after it, or NULL. */
 QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q,
                         float *states, float (*l)[16])
@@ -158,38 +135,13 @@ static bool one_span_heads(uint32_t heads, const qr_attend_t *a, const span_t *s
     }
 }
 
+static float sum_of(const float l[16]) { return tree_8(_mm256_add_ps(_mm256_loadu_ps(l), _mm256_loadu_ps(l + 8))); }
+
 void qr_avx2_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment,
                         float *states)
 {
-    uint32_t position = a->positions[row], begin = qr_max_u32(qr_attend_first(a, position), segment * QR_SEGMENT);
-    uint32_t end = qr_min_u32(position + 1, (segment + 1) * QR_SEGMENT), count = (kv_to - kv_from) * a->group;
-    const float *q = a->qkv + (uint64_t)row * (a->heads + 2 * a->kv_heads) * a->dim + (uint64_t)kv_from * a->group * a->dim;
-    float l[QR_ATTEND_HEADS_MAX][16];
-    bool finite = true;
-    qr_assert(count <= QR_COUNT(l));
-    memset(l, 0, count * sizeof *l);
-    memset(states, 0, (size_t)count * a->state_floats * sizeof *states);
-    for (uint32_t i = 0; i < count; i++) states[(uint64_t)i * a->state_floats] = -INFINITY;
-    uint32_t base = begin / QR_SPAN * QR_SPAN;
-    span_t spans[2];
-    find_span(a, lane, base, begin, qr_min_u32(end, base + QR_SPAN), &spans[0]);
-    for (uint32_t i = 0; base < end; i ^= 1, base += QR_SPAN) {
-        span_t *next = NULL;
-        if (base + QR_SPAN < end) {
-            next = &spans[i ^ 1];
-            find_span(a, lane, base + QR_SPAN, base + QR_SPAN, qr_min_u32(end, base + 2 * QR_SPAN), next);
-        }
-        for (uint32_t kv = kv_from; kv < kv_to; kv++)
-            for (uint32_t g = 0, heads; g < a->group; g += heads) {
-                uint32_t head = (kv - kv_from) * a->group + g, left = a->group - g;
-                heads = (uint32_t)qr_div_up(left, qr_div_up(left, HEADS_MAX)); /* nearly of one size: 4 are 2 + 2 */
-                finite &= one_span_heads(heads, a, &spans[i], g ? NULL : next, (uint64_t)kv * a->dim, q + (uint64_t)head * a->dim,
-                                         states + (uint64_t)head * a->state_floats, l + head);
-            }
-    }
-    for (uint32_t i = 0; i < count; i++)
-        states[(uint64_t)i * a->state_floats + 1] = tree_8(_mm256_add_ps(_mm256_loadu_ps(l[i]), _mm256_loadu_ps(l[i] + 8)));
-    if (!finite) qr_status_raise(a->status + row);
+    static const row_steps_t steps = {HEADS_MAX, one_span_heads, sum_of};
+    attend_row(&steps, a, lane, row, kv_from, kv_to, segment, states);
 }
 
 void qr_avx2_merge(uint32_t dim, float *into, const float *state)
@@ -215,17 +167,6 @@ void qr_avx2_finish(uint32_t dim, const float *state, float *out)
 }
 
 /* ---- prefill ---------------------------------------------------------------------------------------------------------- */
-
-/* A tile of query rows x heads against one segment. Row i is query row i / group, head i % group of the kv head. */
-typedef struct tile {
-    const qr_attend_t *a;
-    uint32_t row, kv, count; /* count: query rows * group */
-    float *k, *v;            /* span widened: k[dim][64], v[64][dim] */
-    float *s;                /* [count][64] scores, then weights */
-    float (*l)[16];          /* [count] */
-    float *states;           /* [count][state_floats] of this segment */
-    float factor[QR_ATTEND_ROWS_MAX];
-} tile_t;
 
 QR_INLINE void transpose_8(__m256 r[8])
 {
@@ -270,13 +211,6 @@ static void widen_span(tile_t *tile, const span_t *span, bool masked)
             transpose_8(r);
             QR_UNROLL (uint32_t t = 0; t < 8; t++) _mm256_store_ps(tile->k + (d + t) * QR_SPAN + 8 * i, r[t]);
         }
-}
-
-QR_INLINE const float *query_of(const tile_t *tile, uint32_t i)
-{
-    const qr_attend_t *a = tile->a;
-    return a->qkv + (uint64_t)(tile->row + i / a->group) * (a->heads + 2 * a->kv_heads) * a->dim +
-           (tile->kv * a->group + i % a->group) * a->dim;
 }
 
 /* One lane of the scores of R rows x 16 keys: the chain over d = lane, lane + 8, ... */
@@ -390,39 +324,9 @@ static void weigh_rows(const tile_t *tile, uint32_t base, const span_t *span)
     for (; i < tile->count; i++) weigh_rows_of(1, tile, i, base, span);
 }
 
-static void begin_tile(tile_t *tile, float *scratch)
-{
-    tile->k = scratch;
-    tile->v = tile->k + QR_ATTEND_DIM_MAX * QR_SPAN;
-    tile->s = tile->v + QR_ATTEND_DIM_MAX * QR_SPAN;
-    tile->l = (float(*)[16])(tile->s + QR_ATTEND_ROWS_MAX * QR_SPAN);
-    tile->states = (float *)(tile->l + QR_ATTEND_ROWS_MAX);
-    memset(tile->l, 0, tile->count * sizeof *tile->l);
-    memset(tile->states, 0, (size_t)tile->count * tile->a->state_floats * sizeof(float));
-    for (uint32_t i = 0; i < tile->count; i++) tile->states[(uint64_t)i * tile->a->state_floats] = -INFINITY;
-}
-
 void qr_avx2_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment,
                          float *states, uint64_t row_stride, float *scratch)
 {
-    tile_t tile = {.a = a, .row = row, .kv = kv, .count = row_count * a->group};
-    qr_assert(tile.count <= QR_ATTEND_ROWS_MAX);
-    uint32_t begin = qr_max_u32(qr_attend_first(a, a->positions[row]), segment * QR_SEGMENT);
-    uint32_t end = qr_min_u32(a->positions[row + row_count - 1] + 1, (segment + 1) * QR_SEGMENT);
-    begin_tile(&tile, scratch);
-    for (uint32_t base = begin / QR_SPAN * QR_SPAN; base < end; base += QR_SPAN) {
-        span_t span;
-        find_span(a, lane, base, qr_max_u32(begin, base), qr_min_u32(end, base + QR_SPAN), &span);
-        bool masked = base + QR_SPAN > a->positions[row] + 1 || base < qr_attend_first(a, a->positions[row + row_count - 1]);
-        widen_span(&tile, &span, masked);
-        score_rows(&tile, &span);
-        soften_rows(&tile, base);
-        weigh_rows(&tile, base, &span);
-    }
-    for (uint32_t i = 0; i < tile.count; i++) {
-        float *state = tile.states + (uint64_t)i * a->state_floats;
-        if (state[0] == -INFINITY) continue; /* this row saw nothing of the segment */
-        state[1] = tree_8(_mm256_add_ps(_mm256_load_ps(tile.l[i]), _mm256_load_ps(tile.l[i] + 8)));
-        qr_avx2_merge(a->dim, states + i / a->group * row_stride + i % a->group * a->state_floats, state);
-    }
+    static const tile_steps_t steps = {widen_span, score_rows, soften_rows, weigh_rows, sum_of, qr_avx2_merge};
+    attend_tile(&steps, a, lane, row, row_count, kv, segment, states, row_stride, scratch);
 }

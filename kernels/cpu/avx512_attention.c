@@ -3,29 +3,10 @@
  * attend_one (decode): two keys share a vector, so that the 8 lanes of a score lie side by side; 16 keys are reduced at once by a
  * transposing tree. attend_many (prefill): a span of keys is widened and transposed once for all rows and heads of the tile.
  * Heads whose size is not a multiple of 16 are the scalar kernel's. */
+#include "kernels/cpu/attention_walk.h"
 #include "kernels/cpu/avx512.h"
 
-enum { BLOCKS = QR_SPAN / 8, VECTORS = QR_SPAN / 16, HEADS_MAX = 4 };
-
-/* The visible part [first, end) of one span, relative to its begin, and where its keys lie: one address per 8 of them. */
-typedef struct span {
-    uint32_t first, end;
-    const uint16_t *k[BLOCKS], *v[BLOCKS];
-} span_t;
-
-QR_INLINE uint64_t kv_width(const qr_attend_t *a) { return (uint64_t)a->kv_heads * a->dim; }
-
-/* Span that begins at token `begin`, of which [first, end) (absolute) is looked at. */
-static void find_span(const qr_attend_t *a, uint32_t lane, uint32_t begin, uint32_t first, uint32_t end, span_t *ret)
-{
-    ret->first = first - begin;
-    ret->end = end - begin;
-    for (uint32_t i = ret->first / 8; i * 8 < ret->end; i++) {
-        uint64_t at = qr_attend_slot(a, lane, begin + 8 * i) * kv_width(a);
-        ret->k[i] = a->k_pages + at;
-        ret->v[i] = a->v_pages + at;
-    }
-}
+enum { VECTORS = QR_SPAN / 16, HEADS_MAX = 4 };
 
 QR_INLINE uint64_t visible_mask(uint32_t first, uint32_t end) { return (end >= 64 ? ~0ull : (1ull << end) - 1) & ~((1ull << first) - 1); }
 
@@ -94,12 +75,6 @@ QR_INLINE void score_8(const int G, const float *q, uint32_t dim, const uint16_t
     }
 }
 
-QR_INLINE void fetch_8(const uint16_t *rows, uint64_t stride, uint32_t dim)
-{
-    for (uint32_t t = 0; t < 8; t++)
-        for (uint32_t d = 0; d < dim; d += 32) _mm_prefetch((const char *)(rows + t * stride + d), _MM_HINT_T0);
-}
-
 /* acc[g][d..] += e v over the visible keys, W vectors of d at a time. */
 QR_INLINE void weigh(const int G, const int W, const span_t *span, uint64_t stride, uint64_t at, const float (*e)[QR_SPAN],
                      const float *factor, float *acc, uint64_t acc_stride)
@@ -121,7 +96,7 @@ QR_INLINE void weigh(const int G, const int W, const span_t *span, uint64_t stri
 
 /* One span, G query heads of one kv head that begins `at` values into a row. next: the span after it, or NULL. */
 QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q,
-                        float *states, __m512 *l)
+                        float *states, float (*l)[16])
 {
     uint64_t stride = kv_width(a), mask = visible_mask(span->first, span->end);
     float e[HEADS_MAX][QR_SPAN], factor[HEADS_MAX];
@@ -145,7 +120,9 @@ QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, c
         QR_UNROLL (int g = 0; g < G; g++) s[g][i] = tree_pairs(v[g]);
     }
     QR_UNROLL (int g = 0; g < G; g++) {
-        finite &= soften(s[g], mask, states + (uint32_t)g * a->state_floats, &l[g], &factor[g]);
+        __m512 parts = _mm512_loadu_ps(l[g]);
+        finite &= soften(s[g], mask, states + (uint32_t)g * a->state_floats, &parts, &factor[g]);
+        _mm512_storeu_ps(l[g], parts);
         QR_UNROLL (int i = 0; i < VECTORS; i++) _mm512_storeu_ps(e[g] + 16 * i, s[g][i]);
     }
     if (next)
@@ -159,7 +136,7 @@ QR_INLINE bool one_span(const int G, const qr_attend_t *a, const span_t *span, c
 }
 
 static bool one_span_heads(uint32_t heads, const qr_attend_t *a, const span_t *span, const span_t *next, uint64_t at, const float *q,
-                           float *states, __m512 *l)
+                           float *states, float (*l)[16])
 {
     switch (heads) {
     case 1: return one_span(1, a, span, next, at, q, states, l);
@@ -169,45 +146,16 @@ static bool one_span_heads(uint32_t heads, const qr_attend_t *a, const span_t *s
     }
 }
 
-/* Walks all asked kv heads per span, so that rows are read in the order they lie. */
+static float sum_of(const float l[16]) { return tree_16(_mm512_loadu_ps(l)); }
+
 void qr_avx512_attend_one(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t kv_from, uint32_t kv_to, uint32_t segment,
                           float *states)
 {
-    if (a->dim % 16) {
+    static const row_steps_t steps = {HEADS_MAX, one_span_heads, sum_of};
+    if (a->dim % 16)
         qr_cpu_scalar.attend_one(a, lane, row, kv_from, kv_to, segment, states);
-        return;
-    }
-    uint32_t position = a->positions[row], begin = qr_max_u32(qr_attend_first(a, position), segment * QR_SEGMENT);
-    uint32_t end = qr_min_u32(position + 1, (segment + 1) * QR_SEGMENT), count = (kv_to - kv_from) * a->group;
-    const float *q = a->qkv + (uint64_t)row * (a->heads + 2 * a->kv_heads) * a->dim + (uint64_t)kv_from * a->group * a->dim;
-    __m512 l[QR_ATTEND_HEADS_MAX];
-    span_t spans[2];
-    bool finite = true;
-    qr_assert(count <= QR_COUNT(l));
-    for (uint32_t i = 0; i < count; i++) {
-        float *state = states + (uint64_t)i * a->state_floats;
-        memset(state, 0, a->state_floats * sizeof *state);
-        state[0] = -INFINITY;
-        l[i] = _mm512_setzero_ps();
-    }
-    uint32_t base = begin / QR_SPAN * QR_SPAN;
-    find_span(a, lane, base, begin, qr_min_u32(end, base + QR_SPAN), &spans[0]);
-    for (uint32_t i = 0; base < end; i ^= 1, base += QR_SPAN) {
-        span_t *next = NULL;
-        if (base + QR_SPAN < end) {
-            next = &spans[i ^ 1];
-            find_span(a, lane, base + QR_SPAN, base + QR_SPAN, qr_min_u32(end, base + 2 * QR_SPAN), next);
-        }
-        for (uint32_t kv = kv_from; kv < kv_to; kv++)
-            for (uint32_t g = 0, heads; g < a->group; g += heads) {
-                heads = qr_min_u32(HEADS_MAX, a->group - g);
-                uint32_t head = (kv - kv_from) * a->group + g;
-                finite &= one_span_heads(heads, a, &spans[i], g ? NULL : next, (uint64_t)kv * a->dim, q + (uint64_t)head * a->dim,
-                                         states + (uint64_t)head * a->state_floats, l + head);
-            }
-    }
-    for (uint32_t i = 0; i < count; i++) states[(uint64_t)i * a->state_floats + 1] = tree_16(l[i]);
-    if (!finite && !QR_MUTANT(71)) qr_status_raise(a->status + row);
+    else
+        attend_row(&steps, a, lane, row, kv_from, kv_to, segment, states);
 }
 
 /* ---- merge ------------------------------------------------------------------------------------------------------------ */
@@ -239,17 +187,6 @@ void qr_avx512_finish(uint32_t dim, const float *state, float *out)
 }
 
 /* ---- prefill ---------------------------------------------------------------------------------------------------------- */
-
-/* A tile of query rows x heads against one segment. Row i is query row i / group, head i % group of the kv head. */
-typedef struct tile {
-    const qr_attend_t *a;
-    uint32_t lane, row, row_count, kv, count; /* count = row_count * group */
-    float *k, *v;                             /* span widened: k[dim][64], v[64][dim] */
-    float *s;                                 /* [count][64] scores, then weights */
-    float *l;                                 /* [count][16] */
-    float *states;                            /* [count][state_floats] of this segment */
-    float factor[QR_ATTEND_ROWS_MAX];
-} tile_t;
 
 QR_INLINE void transpose_16(__m512 r[16])
 {
@@ -305,13 +242,6 @@ static void widen_span(tile_t *tile, const span_t *span, bool masked)
             }
             _mm512_store_ps(tile->v + key * a->dim + d, x);
         }
-}
-
-QR_INLINE const float *query_of(const tile_t *tile, uint32_t i)
-{
-    const qr_attend_t *a = tile->a;
-    return a->qkv + (uint64_t)(tile->row + i / a->group) * (a->heads + 2 * a->kv_heads) * a->dim +
-           (tile->kv * a->group + i % a->group) * a->dim;
 }
 
 /* One lane of the scores of R rows x 32 keys: the chain over d = lane, lane + 8, ... */
@@ -402,11 +332,11 @@ static void soften_rows(tile_t *tile, uint32_t base)
             continue;
         }
         uint64_t mask = visible_mask(first > base ? first - base : 0, qr_min_u32(position + 1 - base, QR_SPAN));
-        __m512 x[VECTORS], l = _mm512_load_ps(tile->l + 16 * i);
+        __m512 x[VECTORS], l = _mm512_load_ps(tile->l[i]);
         QR_UNROLL (int v = 0; v < VECTORS; v++) x[v] = _mm512_load_ps(s + 16 * v);
         if (!soften(x, mask, state, &l, &tile->factor[i])) qr_status_raise(a->status + tile->row + i / a->group);
         QR_UNROLL (int v = 0; v < VECTORS; v++) _mm512_store_ps(s + 16 * v, x[v]);
-        _mm512_store_ps(tile->l + 16 * i, l);
+        _mm512_store_ps(tile->l[i], l);
     }
 }
 
@@ -451,43 +381,12 @@ static void weigh_rows(const tile_t *tile, uint32_t base, const span_t *span)
     for (; i < tile->count; i++) weigh_rows_of(1, tile, i, base, span);
 }
 
-static void begin_tile(tile_t *tile, float *scratch)
-{
-    tile->k = scratch;
-    tile->v = tile->k + QR_ATTEND_DIM_MAX * QR_SPAN;
-    tile->s = tile->v + QR_ATTEND_DIM_MAX * QR_SPAN;
-    tile->l = tile->s + QR_ATTEND_ROWS_MAX * QR_SPAN;
-    tile->states = tile->l + QR_ATTEND_ROWS_MAX * QR_STATE_HEAD;
-    memset(tile->l, 0, tile->count * QR_STATE_HEAD * sizeof(float));
-    memset(tile->states, 0, (size_t)tile->count * tile->a->state_floats * sizeof(float));
-    for (uint32_t i = 0; i < tile->count; i++) tile->states[(uint64_t)i * tile->a->state_floats] = -INFINITY;
-}
-
 void qr_avx512_attend_many(const qr_attend_t *a, uint32_t lane, uint32_t row, uint32_t row_count, uint32_t kv, uint32_t segment,
                            float *states, uint64_t row_stride, float *scratch)
 {
-    if (a->dim % 16) {
+    static const tile_steps_t steps = {widen_span, score_rows, soften_rows, weigh_rows, sum_of, qr_avx512_merge};
+    if (a->dim % 16)
         qr_cpu_scalar.attend_many(a, lane, row, row_count, kv, segment, states, row_stride, scratch);
-        return;
-    }
-    tile_t tile = {.a = a, .lane = lane, .row = row, .row_count = row_count, .kv = kv, .count = row_count * a->group};
-    qr_assert(tile.count <= QR_ATTEND_ROWS_MAX);
-    uint32_t begin = qr_max_u32(qr_attend_first(a, a->positions[row]), segment * QR_SEGMENT);
-    uint32_t end = qr_min_u32(a->positions[row + row_count - 1] + 1, (segment + 1) * QR_SEGMENT);
-    begin_tile(&tile, scratch);
-    for (uint32_t base = begin / QR_SPAN * QR_SPAN; base < end; base += QR_SPAN) {
-        span_t span;
-        find_span(a, lane, base, qr_max_u32(begin, base), qr_min_u32(end, base + QR_SPAN), &span);
-        bool masked = base + QR_SPAN > a->positions[row] + 1 || base < qr_attend_first(a, a->positions[row + row_count - 1]);
-        widen_span(&tile, &span, masked);
-        score_rows(&tile, &span);
-        soften_rows(&tile, base);
-        weigh_rows(&tile, base, &span);
-    }
-    for (uint32_t i = 0; i < tile.count; i++) {
-        float *state = tile.states + (uint64_t)i * a->state_floats;
-        if (state[0] == -INFINITY) continue; /* this row saw nothing of the segment */
-        state[1] = tree_16(_mm512_load_ps(tile.l + 16 * i));
-        qr_avx512_merge(a->dim, states + i / a->group * row_stride + i % a->group * a->state_floats, state);
-    }
+    else
+        attend_tile(&steps, a, lane, row, row_count, kv, segment, states, row_stride, scratch);
 }
