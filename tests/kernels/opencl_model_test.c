@@ -108,6 +108,19 @@ static void test_windows(void **unused)
     config.window[0] = 20;
     compare(&config);
 }
+/* Widths of an odd number of blocks. */
+static void test_odd_widths(void **unused)
+{
+    (void)unused;
+    const uint32_t formats[] = {QR_FORMAT_Q4_0, QR_FORMAT_Q4_1, QR_FORMAT_Q8_0};
+    for (size_t f = 0; f < QR_COUNT(formats); f++) {
+        qr_tiny_config_t config;
+        qr_tiny_config_init(&config);
+        config.format = config.head_format = formats[f];
+        config.hidden = 96, config.heads = 3, config.kv_heads = 1, config.dim = 32, config.feed_forward = 160;
+        compare(&config);
+    }
+}
 int main(void)
 {
     char message[1024];
@@ -115,6 +128,6 @@ int main(void)
     qr_device_config_t config = {.kind = QR_DEVICE_OPENCL};
     if (qr_device_new(&config, &device, message, sizeof message)) return fprintf(stderr, "skipped: %s\n", message), 77;
     qr_device_destroy(&device);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_format), cmocka_unit_test(test_windows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_format), cmocka_unit_test(test_windows), cmocka_unit_test(test_odd_widths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
