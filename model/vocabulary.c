@@ -1,7 +1,8 @@
 /* vocabulary.c - token texts to bytes.
  *
  * V1. A token of type normal is written in the byte-level alphabet; every other type is literal text.
- * V2. Control and unknown tokens print nothing (QR_TOKEN_SPECIAL); tokens that end an answer carry QR_TOKEN_END.
+ * V2. Control and unknown tokens print nothing (QR_TOKEN_SPECIAL); tokens that end an answer carry QR_TOKEN_END and print nothing either,
+ *     whatever type the file gives them (or none): their text is no part of the answer.
  * V3. The matrix may have more rows than there are tokens, never fewer; rows beyond are never drawn. */
 #include "model/vocabulary.h"
 
@@ -58,7 +59,7 @@ int64_t qr_alphabet_undo(const char *text, uint64_t text_bytes, uint8_t *ret_byt
 static void end_add(qr_model_t *model, uint8_t *flags, uint32_t token)
 {
     if (flags[token] & QR_TOKEN_END || model->end_token_count == QR_END_TOKENS_MAX) return;
-    flags[token] |= QR_TOKEN_END;
+    flags[token] |= QR_MUTANT(860) ? QR_TOKEN_END : QR_TOKEN_END | QR_TOKEN_SPECIAL;
     model->end_tokens[model->end_token_count++] = token;
 }
 
