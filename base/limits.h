@@ -40,6 +40,7 @@ enum {
     QR_STORAGE_LEASES = 256,       /* leases open in one storage; more: BUSY */
     QR_CONTINUATION_ASKS = 16,     /* questions of one kind about saved continuations that http has open; more wait there */
     QR_HOLDS_ENDING = 2 * QR_CONTINUATION_ASKS, /* holds of chunks that facts gives back at a time: drops, and saves that fail */
+    QR_TOKEN_BYTES_MAX = 65536,    /* bytes of one token's text; longer: the model is refused at load */
     QR_DELTA_TEXT_MAX = 4096       /* bytes of text the gateway may hold back for one request (stop strings, UTF-8) */
 };
 
@@ -48,6 +49,7 @@ enum {
 #define QR_NEVER_US UINT64_MAX            /* an alarm or deadline that never comes */
 
 _Static_assert(QR_STOPS_MAX * QR_STOP_BYTES_MAX <= QR_DELTA_TEXT_MAX, "held-back text covers every stop string");
+_Static_assert(QR_TOKEN_BYTES_MAX * 8 < QR_MESSAGE_BYTES_MAX, "the text of a token, each byte shown as U+FFFD, fits one message");
 _Static_assert((uint64_t)QR_CONTEXT_MAX * 8 < QR_MESSAGE_BYTES_MAX, "a whole context of tokens and handles fits one message");
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/mutant.h"
 #include "model/refuse.h"
 
@@ -145,6 +146,9 @@ int qr_vocabulary_read(qr_model_t *model, char *message, size_t message_bytes)
     uint64_t cursor = 0;
     for (uint32_t t = 0; qr_gguf_string_next(tokens, &cursor, &text); t++) {
         uint64_t type = token_types ? qr_gguf_element_u64(token_types, t) : TYPE_NORMAL;
+        if (text.bytes > QR_TOKEN_BYTES_MAX && !QR_MUTANT(898))
+            return REFUSE(model, QR_E_LIMIT, "tokenizer.ggml.tokens: token %u has %llu bytes; up to %d are supported", t,
+                          (unsigned long long)text.bytes, QR_TOKEN_BYTES_MAX);
         offsets[t] = used;
         int64_t raw = type == TYPE_NORMAL ? qr_alphabet_undo(text.data, text.bytes, bytes + used) : -1;
         if (raw < 0) memcpy(bytes + used, text.data, text.bytes); /* a text outside the alphabet stays as it is */

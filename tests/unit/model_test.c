@@ -135,6 +135,13 @@ static void test_vocabulary_lies(void **state)
     assert_int_equal(qr_tiny_build(&config, &writer), 0);
     qr_gguf_writer_u32s(writer, "tokenizer.ggml.token_type", QR_GGUF_I32, kinds, 2);
     refused(writer, QR_E_FORMAT, "tokenizer.ggml.token_type has 2");
+    /* a token whose text no message could carry */
+    static char huge[QR_TOKEN_BYTES_MAX + 2];
+    memset(huge, 'A', sizeof huge - 1);
+    const char *const with_huge[] = {"a", "b", huge};
+    assert_int_equal(qr_tiny_build(&config, &writer), 0);
+    qr_gguf_writer_strings(writer, "tokenizer.ggml.tokens", with_huge, 3);
+    refused(writer, QR_E_LIMIT, "token 2 has 65537 bytes; up to 65536");
     assert_int_equal(qr_tiny_build(&config, &writer), 0);
     qr_gguf_writer_u32(writer, "tokenizer.ggml.eos_token_id", 3);
     refused(writer, QR_E_FORMAT, "tokenizer.ggml.eos_token_id is 3");
