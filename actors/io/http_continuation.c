@@ -66,8 +66,9 @@ static int read_response(const json_t *value, qr_http_continuation_t *ask, qr_ht
     if (!text) return wrong(error, "response", "response must be the id of a finished response");
     ask->chat = !strncmp(text, "chatcmpl-", 9);
     if (!ask->chat && strncmp(text, "cmpl-", 5) != 0) return no_response(error);
-    text += ask->chat ? 9 : 5;
-    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) return no_response(error);
+    size_t prefix = ask->chat ? 9 : 5;
+    text += prefix;
+    if (json_string_length(value) != prefix + 16 || strspn(text, "0123456789abcdef") != 16) return no_response(error);
     ask->response = strtoull(text, NULL, 16);
     return 0;
 }
@@ -99,7 +100,9 @@ int qr_http_continuation_parse(const char *body, size_t bytes, qr_http_continuat
     const char *key;
     json_t *value;
     if (!bytes && ask->operation == QR_HTTP_FORK) return 0;
-    json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    json_error_t where;
+    json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    if (!root) return qr_http_error_json(error, &where);
     int status = json_is_object(root) ? 0 : wrong(error, "", "the body must be a JSON object");
     if (!status && ask->operation == QR_HTTP_SAVE && !json_object_get(root, "response"))
         status = wrong(error, "response", "response must be the id of a finished response");

@@ -290,12 +290,19 @@ static int get_float(parse_t *p, const char *name, const json_t *value, double m
     return 0;
 }
 
+/* Whether it is this text to its last byte: a NUL ends no string of JSON. */
+static bool is_text(const json_t *value, const char *text)
+{
+    return json_is_string(value) && !strcmp(json_string_value(value), text) &&
+           (json_string_length(value) == strlen(text) || QR_MUTANT(896));
+}
+
 static int on_model(parse_t *p, const char *name, const json_t *value)
 {
     if (!json_is_string(value)) return invalid(p, name, "model must be a string");
     const char *text = json_string_value(value);
     size_t bytes = json_string_length(value);
-    if ((bytes == strlen(p->limits->model) && !memcmp(text, p->limits->model, bytes)) || !strcmp(text, "default") || !bytes) return 0;
+    if (is_text(value, p->limits->model) || is_text(value, "default") || !bytes) return 0;
     *p->error = (qr_http_error_t){.status = 404, .type = "invalid_request_error", .code = "model_not_found", .param = "model"};
     snprintf(p->error->message, sizeof p->error->message, "The model '%s' does not exist; this server has '%s'", show(text, bytes).text,
              show(p->limits->model, strlen(p->limits->model)).text);
@@ -490,8 +497,8 @@ static int find_role(const json_t *value)
                  {"assistant", QR_CHAT_ASSISTANT},
                  {"tool", QR_CHAT_TOOL},
                  {"developer", QR_CHAT_DEVELOPER}};
-    for (size_t i = 0; json_is_string(value) && i < QR_COUNT(roles); i++)
-        if (!strcmp(json_string_value(value), roles[i].name)) return roles[i].role;
+    for (size_t i = 0; i < QR_COUNT(roles); i++)
+        if (is_text(value, roles[i].name)) return roles[i].role;
     return -1;
 }
 
@@ -501,7 +508,7 @@ static int add_parts(parse_t *p, const char *param, const json_t *parts)
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i), *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
         if (!json_is_string(type)) return invalid(p, param, "a content part must be an object with a type");
-        if (strcmp(json_string_value(type), "text") != 0) {
+        if (!is_text(type, "text")) {
             qr_http_error_invalid(p->error, param, "content parts of type '%s' are unsupported; only text is served",
                                   show(json_string_value(type), json_string_length(type)).text);
             return -QR_E_INVALID;
@@ -608,13 +615,11 @@ static int on_empty(parse_t *p, const char *name, const json_t *value)
 }
 static int on_tool_choice(parse_t *p, const char *name, const json_t *value)
 {
-    const char *text = json_string_value(value);
-    return text && (!strcmp(text, "none") || !strcmp(text, "auto")) ? 0 : unsupported(p, name);
+    return is_text(value, "none") || is_text(value, "auto") ? 0 : unsupported(p, name);
 }
 static int on_response_format(parse_t *p, const char *name, const json_t *value)
 {
-    const char *type = json_string_value(json_object_get(value, "type"));
-    return type && !strcmp(type, "text") ? 0 : unsupported(p, name);
+    return is_text(json_object_get(value, "type"), "text") ? 0 : unsupported(p, name);
 }
 static int on_top_logprobs(parse_t *p, const char *name, const json_t *value)
 {
@@ -719,7 +724,7 @@ static int read_object(parse_t *p, json_t *root)
     return 0;
 }
 
-static int refuse_json(qr_http_error_t *error, const json_error_t *where)
+int qr_http_error_json(qr_http_error_t *error, const struct json_error_t *where)
 {
     char text[JSON_ERROR_TEXT_LENGTH];
     snprintf(text, sizeof text, "%s", where->text);
@@ -730,9 +735,10 @@ static int refuse_json(qr_http_error_t *error, const json_error_t *where)
         return -QR_E_MEMORY;
     }
     if (json_error_code(where) == json_error_numeric_overflow) {
-        qr_http_error_invalid(error, "",
-                              "a whole number in the body is not from -9223372036854775808 to 9223372036854775807 (line %d, byte %d)",
-                              where->line, where->position);
+        const char *which = strstr(text, "real number") && !QR_MUTANT(897)
+                                ? "a number in the body is not from -1.8e308 to 1.8e308"
+                                : "a whole number in the body is not from -9223372036854775808 to 9223372036854775807";
+        qr_http_error_invalid(error, "", "%s (line %d, byte %d)", which, where->line, where->position);
         return -QR_E_INVALID;
     }
     qr_http_error_invalid(error, "", "the body is not valid JSON: %s (line %d, byte %d)", show(text, strlen(text)).text, where->line,
@@ -750,7 +756,7 @@ int qr_http_request_parse(const char *body, size_t bytes, bool chat, const qr_ht
     memcpy(&request->top_p_bits, &one, 4);
     json_error_t where;
     json_t *root = json_loadb(body, bytes, (QR_MUTANT(248) ? 0 : JSON_REJECT_DUPLICATES) | JSON_ALLOW_NUL, &where);
-    if (!root) return refuse_json(error, &where);
+    if (!root) return qr_http_error_json(error, &where);
     parse_t p = {.request = request, .error = error, .limits = limits};
     int result = read_object(&p, root);
     json_decref(root);

@@ -43,6 +43,9 @@ typedef struct qr_http_error {
 void qr_http_error_invalid(qr_http_error_t *error, const char *param, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The status, type and code of a QR_E_* reason. text: the sentence, or empty for the reason's own. */
 void qr_http_error_reason(qr_http_error_t *error, uint32_t reason, qr_bytes_t param, qr_bytes_t text, uint32_t retry_after_ms);
+/* Sets the error of a body that jansson did not take, with its place. The negative code to return. */
+struct json_error_t;
+int qr_http_error_json(qr_http_error_t *error, const struct json_error_t *where);
 /* {"error":{"message","type","param","code"}}, at most QR_HTTP_ERROR_BYTES_MAX. */
 void qr_http_put_error(qr_http_buffer_t *buffer, const qr_http_error_t *error);
 

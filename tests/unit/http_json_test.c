@@ -146,6 +146,19 @@ static void test_parse(void **state)
     assert_int_equal(qr_http_request_parse(null_text, sizeof null_text - 1, true, &limits, &r, &error), 0);
     assert_int_equal(r.lengths[0], 3);
     qr_http_request_done(&r);
+    /* a NUL ends no name */
+    static const char role[] = "{\"messages\":[{\"role\":\"user\\u0000x\",\"content\":\"a\"}]}";
+    assert_int_equal(qr_http_request_parse(role, sizeof role - 1, true, &limits, &r, &error), -QR_E_INVALID);
+    assert_string_equal(error.param, "messages[0].role");
+    static const char model[] = "{\"prompt\":\"a\",\"model\":\"default\\u0000x\"}";
+    assert_int_equal(qr_http_request_parse(model, sizeof model - 1, false, &limits, &r, &error), -QR_E_MODEL);
+    /* numbers that fit nothing: what is said about them is true of them */
+    static const char real[] = "{\"prompt\":\"a\",\"temperature\":1e999}", whole[] = "{\"prompt\":\"a\",\"seed\":9223372036854775808}";
+    assert_int_equal(qr_http_request_parse(real, sizeof real - 1, false, &limits, &r, &error), -QR_E_INVALID);
+    assert_null(strstr(error.message, "whole"));
+    assert_non_null(strstr(error.message, "1.8e308"));
+    assert_int_equal(qr_http_request_parse(whole, sizeof whole - 1, false, &limits, &r, &error), -QR_E_INVALID);
+    assert_non_null(strstr(error.message, "whole"));
     char deep[5000] = "{\"user\":";
     for (int i = 0; i < 2100; i++) strcat(deep, "[");
     assert_true(qr_http_request_parse(deep, strlen(deep), false, &limits, &r, &error) < 0);
