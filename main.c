@@ -38,6 +38,7 @@
 #include "transport/replay.h"
 #include "transport/sim/simulate.h"
 #include "transport/tap.h"
+#include "transport/uplink.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -331,11 +332,21 @@ static void print_usage(const char *subcommand, uint32_t audience, const char *e
 /* Reads `--name value`, `--name=value`. own: called first for options of one subcommand; returns how many words it took, 0 = not
  * its own, -1 = bad. 0, -1 for --help, or the exit status. */
 typedef int (*own_option_fn)(void *context, int words, char **word);
+/* The halves of `--name=value` go to own as two words. */
+static int own_read(own_option_fn own, void *context, int words, char **word)
+{
+    char name[64], *equal = strchr(word[0], '='), *halves[2] = {name, equal ? equal + 1 : NULL};
+    if (!equal || (size_t)(equal - word[0]) >= sizeof name) return own(context, words, word);
+    memcpy(name, word[0], (size_t)(equal - word[0]));
+    name[equal - word[0]] = 0;
+    int took = own(context, 2, halves);
+    return took == 2 ? 1 : took == 1 ? (fail(name, "takes no value"), -1) : took;
+}
 static int options_read(int count, char **word, uint32_t audience, qr_params_t *params, own_option_fn own, void *context)
 {
     for (int i = 0; i < count;) {
         if (!strcmp(word[i], "--help") || !strcmp(word[i], "-h")) return -1;
-        int took = own ? own(context, count - i, word + i) : 0;
+        int took = own ? own_read(own, context, count - i, word + i) : 0;
         if (took < 0) return EXIT_USAGE;
         if (took) {
             i += took;
@@ -360,11 +371,20 @@ static int options_read(int count, char **word, uint32_t audience, qr_params_t *
     return 0;
 }
 
-/* What http would refuse is refused before the model is loaded. */
+/* Of an option that one subcommand reads itself. */
+static int fail_value(const char *option) { return fprintf(stderr, "quire: %s needs a value\n", option), -1; }
+
+/* What http or the links to other nodes would refuse is refused before the model is loaded. */
 static int boot_edge(const boot_t *boot)
 {
-    char message[512];
-    return node_has(boot, QR_ROLE_http) && qr_http_check(&boot->given.params, message, sizeof message) ? fail(message, NULL) : 0;
+    char message[1024];
+    qr_text_t error;
+    if (node_has(boot, QR_ROLE_http) && qr_http_check(&boot->given.params, message, sizeof message)) return fail(message, NULL);
+    if (!boot->topology) return 0;
+    qr_text_init(&error, message, sizeof message);
+    int node = qr_topology_node_find(boot->topology, boot->node, &error);
+    bool links = node >= 0 && qr_uplink_needed(boot->topology, (uint32_t)node);
+    return links && qr_uplink_check(boot->topology, (uint32_t)node, &error) ? fail(message, NULL) : 0;
 }
 
 /* ---- serve, node ----------------------------------------------------------------------------------------------------- */
@@ -436,6 +456,18 @@ static int read_number(const char *option, const char *word, double least, doubl
     *ret_value = value;
     return 0;
 }
+static int read_whole(const char *option, const char *word, uint32_t least, uint32_t most, uint32_t *ret_value)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(word, &end, 10);
+    if (*word < '0' || *word > '9' || *end || errno || value < least || value > most) {
+        fprintf(stderr, "quire: %s: '%.60s' is not a whole number from %u to %u\n", option, word, least, most);
+        return -1;
+    }
+    *ret_value = (uint32_t)value;
+    return 0;
+}
 /* Whole 64-bit numbers do not fit a double. */
 static int read_seed(const char *word, uint64_t *ret_value)
 {
@@ -495,9 +527,12 @@ static int generate_flag(generate_options_t *o, const char *word)
 }
 static int generate_own(void *context, int words, char **word)
 {
+    static const char *const valued[] = {"--prompt", "--prompt-file", "--tokens", "--seed", "--max-tokens", "--temperature", "--top-p", "--min-p", "--top-k", "--stop"};
     generate_options_t *o = context;
     double value;
     int took = generate_flag(o, word[0]);
+    for (size_t i = 0; words < 2 && i < QR_COUNT(valued); i++)
+        if (!strcmp(word[0], valued[i])) return fail_value(word[0]);
     if (!took && words >= 2) {
         const char *name = word[0], *next = word[1];
         took = 2;
@@ -506,11 +541,11 @@ static int generate_own(void *context, int words, char **word)
         else if (!strcmp(name, "--prompt-file")) took = read_file(next, o) ? -1 : 2;
         else if (!strcmp(name, "--tokens")) took = read_tokens(next, o) ? -1 : 2;
         else if (!strcmp(name, "--seed")) took = read_seed(next, &o->ask.seed) ? -1 : 2, o->ask.seed_given = true;
-        else if (!strcmp(name, "--max-tokens")) took = read_number(name, next, 1, QR_CONTEXT_MAX, &value) ? -1 : (o->ask.max_tokens = (uint32_t)value, 2);
+        else if (!strcmp(name, "--max-tokens")) took = read_whole(name, next, 1, QR_CONTEXT_MAX, &o->ask.max_tokens) ? -1 : 2;
         else if (!strcmp(name, "--temperature")) took = read_number(name, next, 0, 100, &value) ? -1 : (o->ask.temperature = (float)value, 2);
         else if (!strcmp(name, "--top-p")) took = read_number(name, next, 0, 1, &value) ? -1 : (o->ask.top_p = (float)value, 2);
         else if (!strcmp(name, "--min-p")) took = read_number(name, next, 0, 1, &value) ? -1 : (o->ask.min_p = (float)value, 2);
-        else if (!strcmp(name, "--top-k")) took = read_number(name, next, 0, UINT32_MAX, &value) ? -1 : (o->ask.top_k = (uint32_t)value, 2);
+        else if (!strcmp(name, "--top-k")) took = read_whole(name, next, 0, UINT32_MAX, &o->ask.top_k) ? -1 : 2;
         else if (!strcmp(name, "--stop")) took = read_stop(next, o) ? -1 : 2;
         else took = 0;
     }
@@ -650,12 +685,10 @@ static int bench_own(void *context, int words, char **word)
     if (!strcmp(word[0], "--json")) return o->json = true, 1;
     const struct { const char *name; uint32_t *value; } rows[] = {{"--prefill", &o->bench.prefill_tokens}, {"--decode", &o->bench.decode_tokens},
         {"--short", &o->bench.context_short}, {"--long", &o->bench.context_long}, {"--streams", &o->bench.streams}, {"--repeats", &o->bench.repeats}};
-    for (size_t i = 0; words >= 2 && i < QR_COUNT(rows); i++) {
-        double value;
+    for (size_t i = 0; i < QR_COUNT(rows); i++) {
         if (strcmp(word[0], rows[i].name)) continue;
-        if (read_number(word[0], word[1], 1, QR_CONTEXT_MAX, &value)) return -1;
-        *rows[i].value = (uint32_t)value;
-        return 2;
+        if (words < 2) return fail_value(word[0]);
+        return read_whole(word[0], word[1], 1, QR_CONTEXT_MAX, rows[i].value) ? -1 : 2;
     }
     return 0;
 }

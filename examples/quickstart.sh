@@ -20,6 +20,10 @@ echo "model: $model"
 
 say "4/4 serve and ask"
 port=${QUIRE_PORT:-8080}
+if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+  echo "port $port is in use; stop the program that listens there, or choose another one: QUIRE_PORT=8081 examples/quickstart.sh" >&2
+  exit 1
+fi
 log=$(mktemp)
 build/quire serve --model "$model" --listen "127.0.0.1:$port" >"$log" 2>&1 &
 server=$!

@@ -243,8 +243,8 @@ int qr_inspect_main(int argc, char **argv)
             printer.json = true;
         else if (!strcmp(argv[i], "--no-fingerprint"))
             fingerprint = false;
-        else if (!strcmp(argv[i], "--help"))
-            return printf("usage: quire inspect FILE [--json] [--no-fingerprint]\n") < 0;
+        else if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+            return printf("usage: quire inspect FILE [--json] [--no-fingerprint]     FILE: a model (GGUF), or a chunk file of a store\n") < 0;
         else if (argv[i][0] == '-' || path)
             wrong = true;
         else

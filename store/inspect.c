@@ -98,6 +98,8 @@ static qr_chunk_reason_t header_read(const char *path, bool *ret_magic, qr_chunk
 
 bool qr_chunk_inspect_wants(int count, char **word)
 {
+    for (int i = 0; i < count; i++)
+        if (!strcmp(word[i], "--help") || !strcmp(word[i], "-h")) return false; /* one help for both */
     for (int i = 0; i < count; i++) {
         uint8_t id[32];
         qr_chunk_header_t header;

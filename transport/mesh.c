@@ -324,7 +324,12 @@ static int threads_start(qr_mesh_t *mesh, qr_text_t *error)
         while (sem_wait(&mesh->opened) != 0) continue;
         if (thread->code == 0) continue;
         qr_text_put(error, name + 3);
-        qr_text_put(error, thread->kind == THREAD_UPLINK ? ": cannot listen or connect (is the address in use?)"
+        const qr_topology_node_t *node = own_node(mesh);
+        char uplink[2 * QR_TOPOLOGY_PATH_BYTES + 160];
+        (void)snprintf(uplink, sizeof uplink,
+                       ": cannot %s%s%s%s; stop the program that listens there, or give the node other endpoints in the topology file",
+                       node->control[0] ? "listen on " : "connect", node->control, node->bulk[0] ? " or " : "", node->bulk);
+        qr_text_put(error, thread->kind == THREAD_UPLINK ? uplink
                            : thread->kind == THREAD_RECORD && thread->code == -QR_E_IN_USE
                                ? ": another process of this node records into that folder; name another one with --record"
                            : thread->kind == THREAD_RECORD ? ": cannot write to the folder of records"

@@ -336,7 +336,8 @@ static int parse(tap_t *tap, int count, char **words)
 
 int qr_tap_main(int count, char **words)
 {
-    if (count > 0 && (strcmp(words[0], "--help") == 0 || strcmp(words[0], "-h") == 0)) return fputs(usage, stdout), 0;
+    for (int i = 0; i < count; i++)
+        if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0) return fputs(usage, stdout), 0;
     tap_t *tap = calloc(1, sizeof *tap);
     void *arena = malloc(QR_CODEC_ARENA_BYTES(QR_MESSAGE_BYTES_MAX));
     int status = tap && arena ? parse(tap, count, words) : wrong("not enough memory", "");

@@ -7,6 +7,7 @@
 #include "messages/schema.h"
 
 #include <czmq.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -307,11 +308,13 @@ int qr_topology_read(const char *path, qr_topology_t *ret_topology, qr_text_t *e
     if (!bytes) return -QR_E_MEMORY;
     size_t count = 0;
     struct stat stat;
+    errno = 0;
     int code = file_read(path, bytes, FILE_BYTES_MAX + 1, &count, &stat);
     if (code) {
         qr_text_put(error, "cannot read the topology file '");
         qr_text_put(error, path);
-        qr_text_put(error, "'");
+        qr_text_put(error, "': ");
+        qr_text_put(error, strerror(errno));
     } else {
         code = qr_topology_parse(path, bytes, count, ret_topology, error);
     }
@@ -386,16 +389,24 @@ static int path_failed(int code, const char *what, const char *path, const char 
     return -code;
 }
 
+/* The same with the system's reason. */
+static int system_failed(const char *what, const char *path, qr_text_t *error)
+{
+    char why[160];
+    (void)snprintf(why, sizeof why, ": %s", strerror(errno));
+    return path_failed(QR_E_IO, what, path, why, error);
+}
+
 int qr_topology_keys_make(const char *folder, const char *node, char ret_public_key[QR_TOPOLOGY_KEY_BYTES], qr_text_t *error)
 {
     char path[QR_TOPOLOGY_PATH_BYTES * 2], public_key[QR_TOPOLOGY_KEY_BYTES], secret_key[QR_TOPOLOGY_KEY_BYTES];
     int code = secret_path(folder, node, path, error);
     if (code) return code;
-    if (mkdir(folder, 0700) != 0 && errno != EEXIST) return path_failed(QR_E_IO, "cannot make the folder", folder, "", error);
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST) return system_failed("cannot make the folder", folder, error);
     int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0 && errno == EEXIST)
         return path_failed(QR_E_IN_USE, "the key", path, " exists already; delete it first to make a new one", error);
-    if (file < 0) return path_failed(QR_E_IO, "cannot write", path, "", error);
+    if (file < 0) return system_failed("cannot write", path, error);
     bool fine = zmq_curve_keypair(public_key, secret_key) == 0 && write(file, secret_key, 40) == 40 && write(file, "\n", 1) == 1 &&
                 fsync(file) == 0;
     fine = close(file) == 0 && fine;

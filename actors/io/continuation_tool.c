@@ -212,7 +212,8 @@ int qr_continuation_tool_main(int count, char **word)
         int words;
     } doings[] = {{"list", "GET", 1}, {"show", "GET", 2}, {"save", "POST", 2}, {"fork", "POST", 2}, {"drop", "DELETE", 2}};
     tool_t t = {.server = "127.0.0.1:8080"};
-    if (count && (!strcmp(word[0], "--help") || !strcmp(word[0], "-h"))) return printf("%s", help), 0;
+    for (int i = 0; i < count; i++)
+        if (!strcmp(word[i], "--help") || !strcmp(word[i], "-h")) return printf("%s", help), 0;
     int status = read_words(&t, count, word);
     if (status) return status;
     size_t at = 0;

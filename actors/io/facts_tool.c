@@ -211,7 +211,9 @@ static int read_words(int count, char **word, options_t *o)
             if (strncmp(word[i], "--", 2) != 0) return usage("unexpected argument", word[i]);
             if (i + 1 >= count) return usage(word[i], "needs a value, or is not an option");
             const char *why = take(o, word[i], word[i + 1]);
-            if (why) return usage(word[i], why);
+            char both[160];
+            (void)snprintf(both, sizeof both, "%.60s %.60s", word[i], word[i + 1]);
+            if (why) return usage(both, why);
             i++;
         }
     }
@@ -552,7 +554,8 @@ int qr_facts_tool_main(int count, char **word, const char *default_store)
                    .policy = {0, 0, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     char message[1400];
     qr_facts_book_t *book;
-    if (count >= 1 && (!strcmp(word[0], "--help") || !strcmp(word[0], "-h"))) return printf("%s", help), 0;
+    for (int i = 0; i < count; i++)
+        if (!strcmp(word[i], "--help") || !strcmp(word[i], "-h")) return printf("%s", help), 0;
     int status = read_words(count, word, &o);
     if (status) return status;
     const qr_facts_book_config_t config = {

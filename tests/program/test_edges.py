@@ -29,6 +29,23 @@ class CommandLine(unittest.TestCase):
         self.refused("serve", "--threads", "many", has=["threads"])
         self.refused("serve", "--max-lanes", "0", has=["max", "lanes"])
 
+    def test_options_of_one_command(self):
+        """`--name=value`, a value that is missing, and numbers that are not whole: as with the options that all commands have."""
+        self.refused("generate", "--model", MODEL, "--prompt", has=["--prompt needs a value"])
+        self.refused("generate", "--model", MODEL, "--json=1", has=["--json", "no value"])
+        self.refused("generate", "--model", MODEL, "--max-tokens", "1.5", has=["--max-tokens", "whole"])
+        self.refused("generate", "--model", MODEL, "--top-k=-1", has=["--top-k", "whole"])
+        self.refused("generate", "--model", MODEL, "--prompt=a=b", "--tokens=1", has=["--prompt", "--tokens"])  # both were taken
+        self.refused("bench", "--model", MODEL, "--decode", "1.5", has=["--decode", "whole"])
+        self.refused("bench", "--model", MODEL, "--decode", has=["--decode needs a value"])
+
+    def test_topology_files_and_keys(self):
+        """What is missing is said with the system's reason, and before a model is loaded."""
+        self.refused("node", "--topology", "/nowhere/t.conf", "--node", "a", "--model", "/nowhere/m.gguf", has=["/nowhere/t.conf", "No such file"])
+        deploy = os.path.join("..", "..", "examples", "deploy", "edge-device.conf")
+        self.refused("node", "--topology", deploy, "--node", "device0", "--model", "/nowhere/m.gguf", has=["device0.secret", "quire keys"])
+        self.refused("keys", "/nowhere/keys", "edge", has=["/nowhere/keys", "No such file"])
+
     def test_unknown_subcommand(self):
         self.refused("srve", has=["serve"])
 
@@ -69,9 +86,10 @@ class CommandLine(unittest.TestCase):
             self.assertIn(str(port), done.stderr)
 
     def test_help(self):
-        for words in ([], ["serve"], ["generate"], ["bench"], ["inspect"], ["node"], ["tap"], ["doctor"]):
-            done = run(*words, "--help")
-            self.assertIn("usage: quire", done.stdout)
+        for words in ([], ["serve"], ["generate"], ["bench"], ["inspect"], ["node"], ["tap"], ["doctor"], ["keys"], ["replay"], ["simulate"], ["catalog"],
+                      ["catalog", "query"], ["continuation"], ["continuation", "list"], ["inspect", "../fuzz/seeds/chunk/example"]):
+            for option in ("--help", "-h"):
+                self.assertIn("usage: quire", run(*words, option).stdout)
 
     def test_doctor(self):
         done = run("doctor", timeout=120)

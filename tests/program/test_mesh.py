@@ -11,7 +11,7 @@ import time
 import unittest
 import urllib.request
 
-from quire_program import MODEL, PATIENCE_S, QUIRE, Server, free_port
+from quire_program import MODEL, PATIENCE_S, QUIRE, Server, free_port, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEPLOY = os.path.join(HERE, "..", "..", "examples", "deploy")
@@ -128,6 +128,10 @@ class Mesh(unittest.TestCase):
             self.assertEqual(answers(server), wanted)
         with TwoProcesses() as mesh:
             self.assertEqual(answers(mesh.edge), wanted)
+            words = ["node", "--topology", mesh.topology, "--node", "device0", "--model", mesh.model, "--store", os.path.join(mesh.folder.name, "second")]
+            second = run(*words, check=False)  # of the same node: the error says which endpoints are taken
+            self.assertNotEqual(second.returncode, 0)
+            self.assertRegex(second.stderr, r"cannot listen on tcp://127\.0\.0\.1:\d+")
             self.assertEqual(mesh.edge.stop(), 0)
             self.assertEqual(mesh.device.stop(), 0)
 
