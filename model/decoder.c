@@ -53,10 +53,11 @@ struct qr_decoder {
 
 static uint32_t context_blocks(const qr_decoder_t *d) { return (uint32_t)qr_div_up(d->config.context_tokens, d->config.page_tokens); }
 
-/* Pages a lane may need of a windowed group (design 7). */
+/* Pages a lane may need of a windowed group (design 7): rows of every batch in flight lie in it before the first of them is committed. */
 static uint64_t window_blocks(const qr_decoder_t *d, uint32_t window)
 {
-    uint64_t blocks = qr_div_up((uint64_t)window - 1 + d->config.rows_max, d->config.page_tokens) + 1;
+    uint64_t in_flight = (uint64_t)d->config.rows_max * (QR_MUTANT(861) ? 1 : QR_BATCHES_IN_FLIGHT);
+    uint64_t blocks = qr_div_up(window - 1 + in_flight, d->config.page_tokens) + 1;
     return qr_min_u64(blocks, context_blocks(d));
 }
 

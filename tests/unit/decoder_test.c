@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "actors/plan.h"
 #include "base/sha256.h"
 #include "model/oracle.h"
 #include "tests/unit/driver.h"
@@ -460,6 +461,34 @@ static void test_slices(void **state)
     unlink(file.path);
 }
 
+/* The default pool of a windowed group has what every lane may hold of it at once, so that a request that the other group has room for is
+ * not refused for ever: with one lane too. */
+static void test_default_pool_of_a_window(void **state)
+{
+    (void)state;
+    enum { WINDOW = 64, TILE = 512, PAGE = 16, CONTEXT = 4096 };
+    qr_tiny_config_t config;
+    qr_tiny_config_init(&config);
+    config.context = CONTEXT, config.window[1] = WINDOW;
+    model_file_t file = model_file_tiny(&config);
+    qr_device_t *device = device_new(QR_ISA_SCALAR, 1);
+    qr_model_t *model = model_load(file.path, device);
+    for (uint32_t lanes = 1; lanes <= 8; lanes *= 2) {
+        qr_decoder_config_t shape = {.page_tokens = PAGE, .rows_max = TILE + lanes, .lanes_max = lanes, .context_tokens = CONTEXT};
+        qr_decoder_t *decoder;
+        char message[256];
+        assert_int_equal(qr_decoder_new(model, &shape, &decoder, message, sizeof message), 0);
+        const qr_layout_t *layout = qr_decoder_layout(decoder);
+        assert_int_equal(layout->groups[1].window, WINDOW);
+        uint32_t each = (uint32_t)qr_div_up(WINDOW - 1 + qr_plan_rows_in_flight(TILE), PAGE) + 1; /* design 7 */
+        assert_true(layout->groups[1].pages >= lanes * each);
+        qr_decoder_destroy(&decoder);
+    }
+    qr_model_destroy(&model);
+    qr_device_destroy(&device);
+    unlink(file.path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +497,7 @@ int main(void)
         cmocka_unit_test(test_bits_with_windows),      cmocka_unit_test(test_bits_of_forks),
         cmocka_unit_test(test_failing_lane),           cmocka_unit_test(test_infinite_logits),
         cmocka_unit_test(test_resident_rows_matter),   cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_default_pool_of_a_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
