@@ -147,7 +147,7 @@ static int boot_store(boot_t *boot)
     }
     if (status && (given || named)) return fail(message, NULL);
     if (status) {
-        fprintf(stderr, "quire: %s; going on without a store (--store FOLDER names another one)\n", message);
+        fprintf(stderr, "quire: %s; going on without a store\n", message);
         p->store[0] = 0;
         return 0;
     }

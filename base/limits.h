@@ -40,6 +40,8 @@ enum {
     QR_STORAGE_LEASES = 256,       /* leases open in one storage; more: BUSY */
     QR_CONTINUATION_ASKS = 16,     /* questions of one kind about saved continuations that http has open; more wait there */
     QR_HOLDS_ENDING = 2 * QR_CONTINUATION_ASKS, /* holds of chunks that facts gives back at a time: drops, and saves that fail */
+    QR_COUNTED_CONTEXTS = 4,       /* ids of a text that does not fit the context are counted up to so many contexts, */
+    QR_COUNTED_LEAST = 16384,      /* and at least so many: beyond, counting would only take everybody's time */
     QR_TOKEN_BYTES_MAX = 65536,    /* bytes of one token's text; longer: the model is refused at load */
     QR_DELTA_TEXT_MAX = 4096       /* bytes of text the gateway may hold back for one request (stop strings, UTF-8) */
 };

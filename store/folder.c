@@ -18,7 +18,10 @@
 
 static int complain(int status, const char *path, const char *what, int number, char *message, size_t message_bytes)
 {
-    (void)snprintf(message, message_bytes, "store %s: %s%s%s", path, what, number ? ": " : "", number ? strerror(number) : "");
+    const char *next = !number            ? ""
+                       : number == ENOSPC ? "; make room on its disk, or name another folder with --store (--no-store for none)"
+                                          : "; name another folder with --store (--no-store for none)";
+    (void)snprintf(message, message_bytes, "store %s: %s%s%s%s", path, what, number ? ": " : "", number ? strerror(number) : "", next);
     return status;
 }
 

@@ -587,7 +587,8 @@ static void refuse_save(http_t *self, qr_http_exchange_t *x, uint32_t reason)
                "save it without pin");
         break;
     case QR_E_NO_SPACE:
-        refuse(self, x, reason, "", "there is no room for another continuation; remove some, or raise --continuations-max");
+        refuse(self, x, reason, "",
+               "there is no room for another continuation; remove some, raise --continuations-max, or make room on the disk of the store");
         break;
     case QR_E_QUOTA:
         refuse(self, x, reason, "", "the saved continuations of this key's tenant take as many bytes as it may have; remove some");

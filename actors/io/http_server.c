@@ -430,7 +430,10 @@ static enum MHD_Result serve_model(qr_http_server_t *s, struct MHD_Connection *c
     const char *asked = url + strlen("/v1/models/"), *name = s->given->model ? s->given->model->name : "default";
     if (strcmp(asked, name) != 0 && strcmp(asked, "default") != 0) {
         qr_http_error_t error;
-        qr_http_error_reason(&error, QR_E_MODEL, (qr_bytes_t){(const uint8_t *)"model", 5}, (qr_bytes_t){0}, 0);
+        char why[300];
+        snprintf(why, sizeof why, "no such model is served here; this server has '%.200s'", name);
+        qr_http_error_reason(&error, QR_E_MODEL, (qr_bytes_t){(const uint8_t *)"model", 5}, (qr_bytes_t){(const uint8_t *)why, strlen(why)},
+                             0);
         return answer_error(s, c, &error, NULL, false);
     }
     qr_http_buffer_t body = {0};
@@ -739,7 +742,9 @@ static enum MHD_Result begin_call(qr_http_server_t *s, struct MHD_Connection *c,
     char allow[64];
     call->route = find_route(url, method, allow);
     if (!call->route) {
-        qr_http_error_invalid(&error, "", "there is nothing at this path");
+        qr_http_error_invalid(&error, "",
+                              "there is nothing at this path; this server has /v1/chat/completions, /v1/completions, /v1/models and "
+                              "/v1/continuations");
         error.status = 404;
         error.code = "not_found";
         return answer_error(s, c, &error, NULL, true);

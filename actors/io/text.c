@@ -6,7 +6,8 @@
  * Rules it keeps (and documents):
  * - A text or a content is ordinary text: what looks like a control token in it is not one.
  * - A prompt begins with the model's begin token exactly once where the model asks for one, never twice, whoever wrote it.
- * - More ids than the context holds are refused here, with both numbers; nothing is cut.
+ * - More ids than the context holds are refused here, with both numbers; nothing is cut. A text far beyond the context is not counted to
+ *   its end: others wait for their turn.
  * - A prompt without a single id is refused.
  * - A prompt that continues something saved keeps the saved ids, whatever the tokenizer would make of their text: the render must begin
  * with the saved bytes, and only what follows is tokenized. So a resumed prompt is the saved one to the last id. */
@@ -111,6 +112,15 @@ static bool continues(const text_actor_t *self, qr_bytes_t prefix)
     return prefix.count == self->render_bytes || (self->render[prefix.count] & 0xC0) != 0x80;
 }
 
+static uint32_t context_of(const qr_given_t *given) { return given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX; }
+
+/* Most ids that are looked for (limits.h). */
+static size_t counted_most(const qr_given_t *given)
+{
+    if (QR_MUTANT(899)) return TOKENS_CAPACITY;
+    return qr_min_u64(qr_max_u64((uint64_t)QR_COUNTED_CONTEXTS * context_of(given), QR_COUNTED_LEAST), TOKENS_CAPACITY);
+}
+
 /* The saved ids, then the ids of what follows the saved text. */
 static int encode_rest(text_actor_t *self, const qr_given_t *given, const qr_text_encode_t *b, size_t *ret_count, char *sentence,
                        size_t sentence_bytes)
@@ -120,11 +130,11 @@ static int encode_rest(text_actor_t *self, const qr_given_t *given, const qr_tex
                  "the request does not begin with what the continuation holds; send the same conversation, with its answer");
         return -QR_E_MISMATCH;
     }
-    if (b->prefix_tokens.count > TOKENS_CAPACITY) return -QR_E_LIMIT;
+    if (b->prefix_tokens.count > counted_most(given)) return -QR_E_LIMIT;
     size_t count = b->prefix_tokens.count;
     memcpy(self->tokens, b->prefix_tokens.data, count * sizeof *self->tokens);
     int error = qr_tokenizer_encode_render(given->tokenizer, self->render, self->render_bytes, QR_MUTANT(687) ? 0 : b->prefix_text.count,
-                                           self->tokens, TOKENS_CAPACITY, &count);
+                                           self->tokens, counted_most(given), &count);
     if (error == -QR_E_FORMAT) snprintf(sentence, sentence_bytes, "the text is not valid UTF-8");
     *ret_count = count;
     return error;
@@ -142,13 +152,13 @@ static int encode(text_actor_t *self, const qr_given_t *given, const qr_text_enc
             snprintf(sentence, sentence_bytes, "the messages do not add up");
             return -QR_E_INVALID;
         }
-        error = qr_tokenizer_chat(given->tokenizer, b->roles.data, b->lengths.data, b->roles.count, text, self->tokens, TOKENS_CAPACITY,
+        error = qr_tokenizer_chat(given->tokenizer, b->roles.data, b->lengths.data, b->roles.count, text, self->tokens, counted_most(given),
                                   &count, sentence, sentence_bytes);
     } else {
         uint32_t bos;
         if (qr_tokenizer_bos(given->tokenizer, &bos)) self->tokens[count++] = bos;
-        error = qr_tokenizer_encode(given->tokenizer, text, b->text.count, false, self->tokens, TOKENS_CAPACITY, &count);
-        if (error)
+        error = qr_tokenizer_encode(given->tokenizer, text, b->text.count, false, self->tokens, counted_most(given), &count);
+        if (error && error != -QR_E_LIMIT)
             snprintf(sentence, sentence_bytes, error == -QR_E_FORMAT ? "the text is not valid UTF-8" : "%s", qr_error_sentence(error));
     }
     if (!error) *ret_count = count;
@@ -157,7 +167,7 @@ static int encode(text_actor_t *self, const qr_given_t *given, const qr_text_enc
 
 static int check_count(const qr_given_t *given, size_t count, char *sentence, size_t sentence_bytes)
 {
-    uint32_t context = given->layout.context_tokens ? given->layout.context_tokens : QR_CONTEXT_MAX;
+    uint32_t context = context_of(given);
     if (count == 0) {
         snprintf(sentence, sentence_bytes, "the prompt has no tokens");
         return -QR_E_INVALID;
@@ -179,6 +189,11 @@ static void on_text_encode(text_actor_t *self, const qr_given_t *given, const qr
     if (!error)
         error = b->prefix_tokens.count ? encode_rest(self, given, b, &count, sentence, sizeof sentence)
                                        : encode(self, given, b, &count, sentence, sizeof sentence);
+    if (error == -QR_E_LIMIT && self->tokens && b->text.count <= QR_TEXT_BYTES_MAX) { /* more ids than are counted */
+        snprintf(sentence, sizeof sentence, "the prompt has more than %zu tokens, the context holds %u", counted_most(given),
+                 context_of(given));
+        error = -QR_E_CONTEXT;
+    }
     if (!error) error = check_count(given, count, sentence, sizeof sentence);
     if (error) {
         if (!sentence[0]) snprintf(sentence, sizeof sentence, "%s", qr_error_sentence(error));

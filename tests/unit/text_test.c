@@ -131,8 +131,14 @@ static void test_refusals(void **state)
     memset(big, 'd', QR_TEXT_BYTES_MAX + 1);
     big[QR_TEXT_BYTES_MAX + 1] = 0;
     assert_refused(encode(s, QR_INPUT_TEXT, big, (qr_u32s_t){0}, (qr_u32s_t){0}), QR_E_LIMIT, "prompt");
-    big[QR_TEXT_BYTES_MAX] = 0; /* the longest text, one id a byte: counted, then refused by the context */
-    assert_refused(encode(s, QR_INPUT_TEXT, big, (qr_u32s_t){0}, (qr_u32s_t){0}), QR_E_CONTEXT, "prompt");
+    big[QR_TEXT_BYTES_MAX] = 0; /* the longest text, one id a byte: counted as far as it helps anybody, then refused by the context */
+    m = encode(s, QR_INPUT_TEXT, big, (qr_u32s_t){0}, (qr_u32s_t){0});
+    assert_refused(m, QR_E_CONTEXT, "prompt");
+    memset(sentence, 0, sizeof sentence);
+    memcpy(sentence, m->body.text_refused.text.data, m->body.text_refused.text.count);
+    assert_string_equal(sentence, "the prompt has more than 16384 tokens, the context holds 4");
+    const uint32_t whole = QR_TEXT_BYTES_MAX;
+    assert_refused(encode(s, QR_INPUT_CHAT, big, (qr_u32s_t){&role, 1}, (qr_u32s_t){&whole, 1}), QR_E_CONTEXT, "messages");
     free(big);
     close_stand(s);
 }

@@ -112,9 +112,10 @@ static void on_text_encode(text_t *self, const qr_given_t *given, const qr_messa
     e->reason = qr_sim_text_tokens(b, e->tokens, TOKENS_MOST, &count);
     (void)snprintf(e->sentence, sizeof e->sentence, "%s", qr_error_sentence((int)e->reason));
     if (e->reason == 0 && count > qr_min_u32(given->layout.context_tokens, TOKENS_MOST)) {
+        uint64_t counted = qr_max_u64((uint64_t)QR_COUNTED_CONTEXTS * given->layout.context_tokens, QR_COUNTED_LEAST);
         e->reason = QR_E_CONTEXT;
-        (void)snprintf(e->sentence, sizeof e->sentence, "the prompt has %llu tokens, the context holds %u", (unsigned long long)count,
-                       given->layout.context_tokens);
+        (void)snprintf(e->sentence, sizeof e->sentence, "the prompt has %s%llu tokens, the context holds %u",
+                       count > counted ? "more than " : "", (unsigned long long)qr_min_u64(count, counted), given->layout.context_tokens);
     }
     e->count = (uint32_t)qr_min_u64(count, TOKENS_MOST);
     e->due_us = self->last_us = qr_max_u64(self->last_us, message->now_us + qr_sim_draw(DELAY_US));
