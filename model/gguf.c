@@ -435,7 +435,7 @@ static int file_open(qr_gguf_t *file)
     struct stat about;
     file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file->descriptor < 0 && (errno == ENOENT || errno == ENOTDIR))
-        return REFUSE(file, QR_E_NOT_FOUND, "%s", "no such file; name a GGUF file with --model");
+        return REFUSE(file, QR_E_NOT_FOUND, "%s", "no such file; a GGUF file is needed");
     if (file->descriptor < 0 && (errno == EACCES || errno == EPERM)) return REFUSE(file, QR_E_PERMISSION, "%s", "no permission to read it");
     if (file->descriptor < 0 || fstat(file->descriptor, &about)) return REFUSE(file, QR_E_IO, "%s", strerror(errno));
     if (!S_ISREG(about.st_mode)) return REFUSE(file, QR_E_INVALID, "%s", "not a regular file; a GGUF file is needed");

@@ -69,6 +69,12 @@ static bool plain(const char *id)
     return *id && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == strlen(id);
 }
 
+/* A bearer token (RFC 6750, 2.1): ours are of letters, digits, '-' and '_'. */
+static bool is_key(const char *key)
+{
+    return *key && strspn(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~+/=") == strlen(key);
+}
+
 /* ---- the request ---------------------------------------------------------------------------------------------------------------- */
 
 static int dial(const char *server)
@@ -135,8 +141,8 @@ static void put_request(const tool_t *t, const char *method, qr_http_buffer_t *o
     if (fork) qr_http_put(out, "/fork");
     qr_http_put(out, " HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\nHost: ");
     qr_http_put(out, t->server);
-    if (key && plain(key)) qr_http_put(out, "\r\nAuthorization: Bearer ");
-    if (key && plain(key)) qr_http_put(out, key);
+    if (key && is_key(key)) qr_http_put(out, "\r\nAuthorization: Bearer ");
+    if (key && is_key(key)) qr_http_put(out, key);
     qr_http_put(out, "\r\nContent-Length: ");
     qr_http_put_u64(out, body.count);
     qr_http_put(out, "\r\n\r\n");
@@ -219,6 +225,10 @@ int qr_continuation_tool_main(int count, char **word)
     size_t at = 0;
     while (t.words[0] && at < QR_COUNT(doings) && strcmp(t.words[0], doings[at].name) != 0) at++;
     if (!t.words[0] || at == QR_COUNT(doings) || t.word_count != doings[at].words) return fprintf(stderr, "%s", help), EXIT_USAGE;
+    const char *key = getenv("QUIRE_KEY");
+    if (key && *key && !is_key(key))
+        return complain("QUIRE_KEY", "holds no key: keys are qk- and letters, digits, '-' and '_'"), EXIT_USAGE;
+    if (!strchr(t.server, ':')) return complain("--server", "needs HOST:PORT, as in 127.0.0.1:8080"), EXIT_USAGE;
     if (t.words[1] && !plain(t.words[1])) return complain(t.words[1], "not an id"), EXIT_USAGE;
     if (t.ttl_s && strspn(t.ttl_s, "0123456789") != strlen(t.ttl_s)) return complain("--ttl-s", "needs whole seconds"), EXIT_USAGE;
     qr_http_buffer_t request = {0}, answer = {0};

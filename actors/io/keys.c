@@ -267,12 +267,19 @@ static int file_failed(int code, const char *path, const char *why, char *messag
     return -code;
 }
 
+static int file_unread(const char *path, char *message, size_t message_bytes)
+{
+    char why[160];
+    snprintf(why, sizeof why, "cannot be read: %s", strerror(errno));
+    return file_failed(QR_E_IO, path, why, message, message_bytes);
+}
+
 int qr_keys_read(const char *path, qr_keys_t **ret_keys, char *message, size_t message_bytes)
 {
     struct stat about;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0 || fstat(file, &about) != 0) {
-        int code = file_failed(QR_E_IO, path, strerror(errno), message, message_bytes);
+        int code = file_unread(path, message, message_bytes);
         if (file >= 0) (void)close(file);
         return code;
     }
@@ -286,7 +293,7 @@ int qr_keys_read(const char *path, qr_keys_t **ret_keys, char *message, size_t m
     size_t count = 0;
     for (ssize_t got = 1; !code && got > 0 && count <= QR_KEYS_FILE_BYTES_MAX;) {
         got = read(file, bytes + count, QR_KEYS_FILE_BYTES_MAX + 1 - count);
-        if (got < 0) code = file_failed(QR_E_IO, path, strerror(errno), message, message_bytes);
+        if (got < 0) code = file_unread(path, message, message_bytes);
         if (got > 0) count += (size_t)got;
     }
     (void)close(file);

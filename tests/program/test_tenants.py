@@ -1,5 +1,6 @@
 """Tenants of the HTTP edge, through the official OpenAI client: who is let in, what is shared and what is not, quotas under load."""
 import glob
+import hashlib
 import os
 import re
 import stat
@@ -246,6 +247,24 @@ class Quotas(unittest.TestCase):
                 self.refused(error, 10)
             results, _ = together(4, lambda i: ask(bob, i))
             self.assertEqual(results, [10] * 4)
+
+
+class Tool(unittest.TestCase):
+    def test_quire_continuation_takes_every_key(self):
+        """Keys hold any of 64 letters, '-' and '_' among them."""
+        key = "qk-" + "_-Az09" * 7 + "_"
+        lines = f"version = 1\ntenant = alice\n    salt = {'5a' * 32}\n    key = {hashlib.sha256(key.encode()).hexdigest()}\n"
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "keys.conf")
+            with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+                file.write(lines)
+            with Server("--keys", path) as server:
+                for value, status, said in ((key, 0, ""), (key[:-1], 1, "does not know"), ("two words", 2, "QUIRE_KEY")):
+                    done = subprocess.run([QUIRE, "continuation", "list", "--server", f"127.0.0.1:{server.port}"], capture_output=True, text=True,
+                                          timeout=PATIENCE_S, env=dict(os.environ, QUIRE_KEY=value))
+                    self.assertEqual(done.returncode, status, done.stderr)
+                    self.assertIn(said, done.stderr)
+        self.assertEqual(run("continuation", "list", "--server", "127.0.0.1", check=False).returncode, 2)
 
 
 if __name__ == "__main__":
