@@ -885,6 +885,37 @@ static void test_client_leaves(void **state)
     assert_int_equal(stand_get(s, &s->open_now), 0);
 }
 
+static uint32_t descriptors(void)
+{
+    uint32_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    assert_non_null(folder);
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+/* A client that leaves within a header or a body takes its descriptor with it, long before it would be late. */
+static void test_client_leaves_within_its_request(void **state)
+{
+    (void)state;
+    static const char *const pieces[] = {"GET /v1/mod", "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"};
+    stand_t *s = stand_new(4096);
+    s->given.params.client_timeout_ms = 600000;
+    assert_true(stand_start(s));
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
+    uint32_t before = descriptors();
+    for (uint32_t i = 0; i < 100; i++) {
+        int fd = client_connect(s);
+        client_send(fd, pieces[i % 2], strlen(pieces[i % 2]));
+        close(fd);
+    }
+    for (uint32_t ms = 0; descriptors() > before + 20 && ms < STAND_WAIT_S * 1000; ms += 10) usleep(10000);
+    assert_true(descriptors() <= before + 20); /* the library keeps some for itself */
+    json_decref(ask(s, "/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":1}"));
+    stand_destroy(s);
+}
+
 static void test_slow_client(void **state)
 {
     (void)state;
@@ -1454,6 +1485,7 @@ int main(void)
         cmocka_unit_test(test_restarted_counter),
         WITH_STAND(test_cache_drop),
         WITH_STAND(test_client_leaves),
+        cmocka_unit_test(test_client_leaves_within_its_request),
         cmocka_unit_test(test_slow_client),
         cmocka_unit_test(test_finished_stream_expires),
         WITH_STAND(test_failures),
