@@ -20,7 +20,8 @@
  *
  * A capture that cannot go on is answered at once; what it had open is wound down before the next one begins: slots and pins come back
  * with their answers, a chunk that turned out to be durable is published, what was withdrawn is dropped. Parts of a chunk that never
- * became whole stay: they are found by the next capture of the chain, or leave as victims, withdrawn like any other.
+ * became whole stay: the next capture of the chain asks to write them again, which is an answer and no write, or they leave as victims,
+ * withdrawn like any other.
  *
  * Between two captures what storage has lost is withdrawn, by the way that room is made. If that is refused it is tried again, later and
  * later.
@@ -44,7 +45,8 @@
  * K5. The capture under way is answered exactly once; `abandoned` says that it was, or that losses are withdrawn, and that something is
  *     still open.
  * K6. Nothing waits while nothing is under way, unless this actor drains.
- * K7. Rows count as durable when chunk_find named them, or when their node was committed. */
+ * K7. Rows count as durable when chunk_find named them, or when their node was committed. Storage hears of that with the next chunk_find
+ *     (published), and names nothing that it did not hear of; what was withdrawn since is not said. */
 #include "actors/checkpoint_writer.h"
 
 #include "actors/capture_value.h"
@@ -122,6 +124,7 @@ typedef struct checkpoint_writer {
     uint32_t storage_gone;   /* until link_up: what is asked of it is not answered */
     uint8_t contents[32 * QR_GROUPS_MAX];
     uint8_t root[32];
+    uint8_t published[32]; /* the chunk committed since the last chunk_find; zero: none */
     uint8_t victim_chains[32 * QR_CAPTURE_DROPS];
     uint32_t victim_groups[QR_CAPTURE_DROPS];
     capture_t capture_table[PLACES];
@@ -329,9 +332,12 @@ static void ask_victims(const call_t *call, uint64_t bytes)
 
 static void withdraw(const call_t *call, uint32_t purpose)
 {
-    call->self->phase = WITHDRAWING;
-    call->self->purpose = purpose;
-    call->self->stale_tries = 0;
+    checkpoint_writer_t *self = call->self;
+    self->phase = WITHDRAWING;
+    self->purpose = purpose;
+    self->stale_tries = 0;
+    for (uint32_t i = 0; i < self->victim_count && !QR_MUTANT(888); i++)
+        if (memcmp(self->victim_chains + 32ull * i, self->published, 32) == 0) memset(self->published, 0, 32); /* K7 */
     publish_anew(call);
 }
 
@@ -632,9 +638,11 @@ static void find(const call_t *call)
     self->phase = FINDING;
     self->asked = 1;
     self->round = raised(self->round);
-    qr_send(call->outbox, self->storage, chunk_find,
-            (&(qr_chunk_find_t){.key = qr_handle(0, self->round),
-                                .chains = {chain_of(self, self->chunk), 32ull * (self->chunk_count - self->chunk)}}));
+    qr_chunk_find_t body = {.key = qr_handle(0, self->round),
+                            .chains = {chain_of(self, self->chunk), 32ull * (self->chunk_count - self->chunk)}};
+    if (!QR_MUTANT(886)) memcpy(body.published.bytes, self->published, 32);
+    if (!QR_MUTANT(887)) memset(self->published, 0, 32);
+    qr_send(call->outbox, self->storage, chunk_find, &body);
 }
 
 /* ---- what the catalog says -------------------------------------------------------------------------------------------------------- */
@@ -649,6 +657,7 @@ static void on_committed(const call_t *call)
         drop(call);
         return;
     }
+    memcpy(self->published, chain_of(self, self->chunk), 32);
     self->durable_rows = (self->chunk + 1) * self->chunk_tokens;
     self->rows += self->chunk_tokens;
     self->phase = STAGING;
@@ -680,6 +689,7 @@ static void refused_for_good(const call_t *call, uint32_t reason)
         qr_outbox_note(call->outbox, QR_LEVEL_ERROR, QR_NOTE_unwanted, 0, self->chunk_tokens, self->group_count, 0);
     self->phase = STAGING;
     give_up(call, node || reason != QR_E_SHORTFALL ? reason : QR_E_NO_SPACE);
+    if (node && QR_MUTANT(882)) memcpy(self->published, chain_of(self, self->chunk), 32);
     if (node) {
         list_own(self);
         self->purpose = CLEANUP;

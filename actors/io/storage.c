@@ -23,9 +23,11 @@
  *      lease. It is kept in memory; trust_known and trust_keep are the two places where `facts` can keep it for longer.
  * SO6. At most QR_STORAGE_WRITES writes wait (more: BUSY), QR_STORAGE_LEASES leases and QR_CAPTURE_DROPS drops are open; bytes and
  *      files have the bounds store_bytes and store_files (more: SHORTFALL, and victims are named by value).
- * SO7. A file that was found at the start is not counted as found (chunk_find) before the catalog named it, it was leased or asked to
- *      be written: the end may have come between its receipt and its publish, and only who writes a part publishes it. Writing it again
- *      is an answer and no write, so what the catalog lost is published anew from the files that are there.
+ * SO7. A part counts as found (chunk_find) only when the catalog is known to have it: the catalog named it at the start or it was leased,
+ *      if it was found then; else its writer said that its publish was committed (chunk_find.published), and meanwhile nobody else asked to
+ *      write the chunk and nobody who was told that it may leave could have withdrawn it. So nothing counts that is being published, was
+ *      written in vain, or is being withdrawn. Writing a part that is here is an answer and no write, so what does not count is published
+ *      anew by the next capture of its chain, from the files that are there.
  * SO8. The chunks of a hold (storage_holds.h) are nobody's victims, those that are here and those that come: they are worth UINT64_MAX.
  *      Held chunks together fit the bounds of bytes and files; a hold beyond them is refused. Holds are kept in memory and asked from
  *      facts at the start; until all are known no victim is named. A bound that was lowered since the last run is kept first, before
@@ -39,9 +41,9 @@
  *       file (lease.fill), and are kept only when that ended well. A chunk_drop takes a part out of both; so a loss that memory still
  *       holds is withdrawn like any other, and leaves memory with its drop. Its memory is touched ahead (RA4), not while batches are
  *       computed.
- * SO11. The chunk that a checkpoint_writer last asked to write is its own until it asks chunk_find or for the losses: its publish may be on
- *       its way. To another writer of this node no part of it is named as a victim, and a drop of one that was named before is refused
- *       (BUSY); that part counts as SO7 says, since the withdrawal may have come after the publish. */
+ * SO11. The chunk that a checkpoint_writer last asked to write is its own until it asks chunk_find: its publish may be on its way. To
+ *       another writer of this node no part of it is named as a victim, and a drop of one that was named before is refused (BUSY); that part
+ *       does not count as found, since the withdrawal may have come after the publish. */
 #include "actors/io/storage.h"
 
 #include "actors/io/duty.h"
@@ -117,6 +119,7 @@ typedef struct storage {
         uint64_t address, epoch, watch_key;
         bool watches;      /* chunk_losses is open */
         bool writes;       /* SO11 */
+        bool shared;       /* another one wrote the same chunk meanwhile, or may withdraw it (SO7) */
         uint8_t chain[32]; /* of the chunk that it writes */
     } holders[HOLDERS_MAX];
     qr_holds_t holds;
@@ -234,15 +237,54 @@ static bool being_written(const storage_t *self, const loss_t *loss)
 
 /* ---- chunks under way (SO11) ----------------------------------------------------------------------------------------------------- */
 
-static void write_begins(storage_t *self, uint64_t writer, const uint8_t chain[32])
+static bool is_writing(const storage_t *self, uint32_t holder, const uint8_t chain[32])
 {
-    for (uint32_t i = 0; i < HOLDERS_MAX; i++)
-        if (self->holders[i].address == writer) self->holders[i].writes = true, memcpy(self->holders[i].chain, chain, 32);
+    return self->holders[holder].writes && memcmp(self->holders[holder].chain, chain, 32) == 0;
 }
-static void write_ends(storage_t *self, uint64_t writer)
+
+/* Whether somebody else was told that a part of this chunk may leave; from now on it may not by that. */
+static bool told_another(storage_t *self, const qr_given_t *given, uint64_t writer, const uint8_t chain[32])
 {
+    bool any = false;
+    for (uint32_t g = 0; g < given->layout.group_count; g++) {
+        uint32_t place = qr_parts_find(&self->parts, chain, g);
+        qr_part_t *part = place == QR_PART_NONE ? NULL : &self->parts.parts[place];
+        if (!part || !part->told || part->told == writer) continue;
+        any = true, part->told = 0;
+    }
+    return any;
+}
+
+static void write_begins(storage_t *self, const qr_given_t *given, uint64_t writer, const uint8_t chain[32])
+{
+    uint32_t own = 0;
+    while (own < HOLDERS_MAX && self->holders[own].address != writer) own++;
+    if (own == HOLDERS_MAX) return;
+    bool shared = is_writing(self, own, chain) && self->holders[own].shared;
     for (uint32_t i = 0; i < HOLDERS_MAX; i++)
-        if (self->holders[i].address == writer && !QR_MUTANT(853)) self->holders[i].writes = false;
+        if (i != own && is_writing(self, i, chain)) shared = self->holders[i].shared = true;
+    self->holders[own].writes = true;
+    memcpy(self->holders[own].chain, chain, 32);
+    self->holders[own].shared = (told_another(self, given, writer, chain) || shared) && !QR_MUTANT(883);
+}
+
+/* SO7: its publish was committed. */
+static void chunk_published(storage_t *self, const qr_given_t *given, const uint8_t chain[32])
+{
+    for (uint32_t g = 0; g < given->layout.group_count; g++) {
+        uint32_t place = qr_parts_find(&self->parts, chain, g);
+        if (place != QR_PART_NONE && self->parts.parts[place].state == QR_PART_READY) self->parts.parts[place].word = QR_PART_PUBLISHED;
+    }
+}
+
+/* published: the chunk whose publish was committed, or zero. */
+static void write_ends(storage_t *self, const qr_given_t *given, uint64_t writer, const uint8_t published[32])
+{
+    for (uint32_t i = 0; i < HOLDERS_MAX; i++) {
+        if (self->holders[i].address != writer) continue;
+        if (is_writing(self, i, published) && !self->holders[i].shared) chunk_published(self, given, published);
+        if (!QR_MUTANT(853)) self->holders[i].writes = false;
+    }
 }
 static bool written_by_another(const storage_t *self, uint64_t asker, const uint8_t chain[32])
 {
@@ -254,7 +296,6 @@ static bool written_by_another(const storage_t *self, uint64_t asker, const uint
 static void on_chunk_losses(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_losses_t *ask = &message->body.chunk_losses;
-    if (ask->now) write_ends(self, message->from);
     uint8_t chains[QR_CAPTURE_DROPS * 32];
     uint32_t groups[QR_CAPTURE_DROPS], count = 0;
     for (uint32_t i = 0; i < self->loss_count; i++) {
@@ -330,7 +371,7 @@ static void on_chunk_drop(storage_t *self, const qr_given_t *given, const qr_mes
     while (slot < QR_CAPTURE_DROPS && self->drops[slot].from) slot++;
     if (place != QR_PART_NONE && self->parts.parts[place].state == QR_PART_READY && !QR_MUTANT(851) &&
         written_by_another(self, message->from, ask->chain.bytes)) { /* SO11 */
-        if (!QR_MUTANT(852)) self->parts.parts[place].named = false;
+        if (!QR_MUTANT(852)) self->parts.parts[place].word = QR_PART_UNPUBLISHED;
         (void)qr_chunk_files_keep(self->files, &self->parts.parts[place].name);
         body.reason = QR_E_BUSY;
         qr_send(outbox, message->from, chunk_dropped, &body);
@@ -496,6 +537,8 @@ static void on_chunk_victims(storage_t *self, const qr_given_t *given, const qr_
     for (uint32_t i = 0; i < count; i++) {
         uint32_t place = qr_parts_find_name(&self->parts, &names[i]);
         if (place == QR_PART_NONE) continue;
+        self->parts.parts[place].told = message->from;
+        if (!QR_MUTANT(884)) self->parts.parts[place].word = QR_PART_UNPUBLISHED; /* its withdrawal is on its way */
         memcpy(chains + 32ul * named, self->parts.parts[place].chain, 32);
         groups[named] = self->parts.parts[place].group, sizes[named++] = self->parts.parts[place].bytes;
     }
@@ -516,14 +559,20 @@ static uint32_t find_ready(const storage_t *self, const uint8_t chain[32], uint3
 static bool find_named(const storage_t *self, const uint8_t chain[32], uint32_t group)
 {
     uint32_t place = find_ready(self, chain, group);
-    return place != QR_PART_NONE && (self->parts.parts[place].named || QR_MUTANT(655));
+    return place != QR_PART_NONE && (self->parts.parts[place].word == QR_PART_PUBLISHED || QR_MUTANT(655));
+}
+
+/* Somebody has it from the catalog. */
+static void part_heard(qr_part_t *part)
+{
+    if (part->word == QR_PART_UNHEARD || QR_MUTANT(885)) part->word = QR_PART_PUBLISHED;
 }
 
 static void on_chunk_find(storage_t *self, const qr_given_t *given, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_find_t *ask = &message->body.chunk_find;
     uint32_t depth = 0, nodes = (uint32_t)qr_min_u64(ask->chains.count / 32, QR_LOOKUP_NODES_MAX);
-    write_ends(self, message->from);
+    write_ends(self, given, message->from, ask->published.bytes);
     for (bool all = true; depth < nodes; depth++) {
         for (uint32_t g = 0; g < given->layout.group_count && all && !(QR_MUTANT(646) && g); g++)
             all = find_named(self, ask->chains.data + 32ul * depth, g);
@@ -580,7 +629,7 @@ static bool ram_lease(storage_t *self, const qr_message_t *message, qr_chunk_lea
     if (place == QR_PART_NONE) return true;
     qr_part_t *part = &self->parts.parts[place];
     memcpy(body->content.bytes, part->name.id, 32);
-    part->named = true;
+    part_heard(part);
     (void)qr_parts_touch(&self->parts, place);
     part_value(self, place);
     return true;
@@ -608,7 +657,7 @@ static void on_chunk_lease(storage_t *self, const qr_given_t *given, const qr_me
             body.bytes = part->bytes;
             body.trusted = trust_known(part, &now);
             qr_chunk_trust_stamp(&now, body.stamp.bytes);
-            part->named = true; /* who asks for it has it from the catalog */
+            part_heard(part);
             (void)qr_parts_touch(&self->parts, place);
             part_value(self, place);
             self->hits++;
@@ -750,7 +799,7 @@ static void on_chunk_write(storage_t *self, const qr_given_t *given, const qr_me
         write_answer(self, w, QR_E_BUSY, NULL, 0, outbox);
     } else {
         w->slot = ask->slot;
-        write_begins(self, message->from, ask->chain.bytes);
+        write_begins(self, given, message->from, ask->chain.bytes);
         memcpy(w->tokens, ask->tokens.data, ask->tokens.count * sizeof(uint32_t));
         self->write_count++;
     }
@@ -816,7 +865,7 @@ static bool write_settled(storage_t *self, const qr_given_t *given, qr_outbox_t 
     }
     place = find_standing(self, given, w->header.chain, w->header.group, &now, &reason, outbox);
     if (place != QR_PART_NONE) {
-        self->parts.parts[place].named = true;
+        if (!QR_MUTANT(881)) self->parts.parts[place].word = QR_PART_UNPUBLISHED; /* its writer may withdraw it again */
         write_answer(self, w, 0, &self->parts.parts[place], 0, outbox);
         return true;
     }
@@ -895,7 +944,7 @@ static void write_publish(storage_t *self, const qr_given_t *given, qr_outbox_t 
         for (uint32_t i = 0; i < QR_STORAGE_LEASES && other != QR_PART_NONE; i++)
             if (self->leases[i].lease && self->leases[i].part == other) self->leases[i].part = place;
         part_value(self, place);
-        self->parts.parts[place].named = true;
+        self->parts.parts[place].word = QR_MUTANT(880) ? QR_PART_PUBLISHED : QR_PART_UNPUBLISHED;
         /* Its SHA-256 was taken of the bytes that were written. */
         if (file_look(given, &name, &now) == 0) trust_keep(&self->parts.parts[place], &now);
         self->written++;
@@ -1019,7 +1068,7 @@ static void on_facts_page(storage_t *self, const qr_given_t *given, const qr_mes
         uint32_t place = find_ready(self, chain, page->groups.data[i]);
         named++;
         if (place != QR_PART_NONE) {
-            self->parts.parts[place].named = true;
+            part_heard(&self->parts.parts[place]);
         } else if (missing++, !QR_MUTANT(727) && !loss_add(self, chain, page->groups.data[i], outbox)) {
             self->sweep.state = SWEEP_FULL; /* this page again, when those are withdrawn */
             return;

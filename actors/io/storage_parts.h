@@ -13,6 +13,9 @@
 
 enum { QR_PART_NONE = 0xffffffffu, QR_PART_HITS_MAX = 15 };
 typedef enum qr_part_state { QR_PART_FREE, QR_PART_READY, QR_PART_LEAVING } qr_part_state_t;
+/* What was heard of it since the start. UNHEARD: nothing; who leases it has it from the catalog, which makes it PUBLISHED. UNPUBLISHED:
+ * somebody asked to write it or was told that it may leave, and no publish since is known; a lease may come of an older state of the catalog. */
+typedef enum qr_part_word { QR_PART_UNHEARD, QR_PART_UNPUBLISHED, QR_PART_PUBLISHED } qr_part_word_t;
 
 typedef struct qr_part {
     uint8_t chain[32];
@@ -23,7 +26,8 @@ typedef struct qr_part {
     uint32_t next_chain, next_name; /* of their buckets; next_chain of the free list too */
     qr_part_state_t state;
     bool trusted; /* the file's SHA-256 was seen to be its name while it was `trust` */
-    bool named;   /* the catalog knows it: it was written here, or leased */
+    qr_part_word_t word;
+    uint64_t told; /* who was told last that it may leave, until another one asks to write it; 0: nobody */
     qr_chunk_trust_t trust;
 } qr_part_t;
 

@@ -38,8 +38,8 @@ typedef struct chunk_world {
 
 /* The words of the list below. */
 typedef enum chunk_verb {
-    STEP_FIND,  /* chunk_find of all parts: depth */
-    STEP_SAVE,  /* rows are made, page_download, chunk_write of every group: reason; seed 0: the pages hold what they held */
+    STEP_FIND, /* chunk_find of all parts: depth */
+    STEP_SAVE, /* rows are made, page_download, chunk_write of every group: reason; chunk_find says that it was published; flag: that it was not */
     STEP_LEASE, /* chunk_lease into lease `slot`: reason, flag = trusted */
     STEP_LOAD,  /* page_upload of the lease's file into fresh pages; flag = whole; from: rows left out: reason, damage; right bytes if 0 */
     STEP_STALE, /* the same into the pages of the load before, with their old generation: reason */
@@ -68,6 +68,12 @@ static const chunk_step_t chunk_steps[] = {
     {STEP_FIND, .depth = 0},
     {STEP_LEASE, .part = 0, .reason = QR_E_NOT_FOUND},
     {STEP_DROP, .part = 0, .reason = QR_E_NOT_FOUND},
+    /* What was written in vain does not count, leased or not; written again and published it does. */
+    {STEP_SAVE, .part = 0, .flag = 1},
+    {STEP_FIND, .depth = 0},
+    {STEP_LEASE, .part = 0, .slot = 0, .flag = 1},
+    {STEP_RELEASE, .slot = 0},
+    {STEP_FIND, .depth = 0},
     /* Saved, found, and found again with the same name when it is saved twice. */
     {STEP_SAVE, .part = 0},
     {STEP_FIND, .depth = 1},
@@ -244,6 +250,7 @@ static inline void chunk_save(chunk_talk_t *talk, const chunk_step_t *s)
 {
     const chunk_world_t *w = talk->world;
     uint32_t start = s->part * talk->chunk, first_block = start / w->given->layout.page_tokens;
+    static const qr_hash_t none;
     qr_message_t answer;
     for (uint32_t g = 0; g < w->given->layout.group_count; g++) {
         chunk_pages(talk, 0, 1);
@@ -263,11 +270,13 @@ static inline void chunk_save(chunk_talk_t *talk, const chunk_step_t *s)
         chunk_expect(talk, "write reason", written->reason, s->reason);
         if (s->reason) continue;
         chunk_expect(talk, "bytes", written->bytes, w->payload_chunk_bytes[g]);
-        static const qr_hash_t none;
         if (memcmp(&talk->contents[s->part][g], &none, sizeof none) != 0)
             assert_memory_equal(&talk->contents[s->part][g], &written->content, sizeof none); /* equal rows, equal name */
         talk->contents[s->part][g] = written->content;
     }
+    qr_hash_t published = s->flag || s->reason ? none : talk->chains[s->part];
+    chunk_expect(talk, "answered",
+                 CHUNK_ASK(talk, checkpoint_writer, storage, chunk_find, &answer, .key = ++talk->key, .published = published), true);
 }
 
 static inline void chunk_load(chunk_talk_t *talk, const chunk_step_t *s, bool again)

@@ -296,23 +296,28 @@ static uint32_t capture_part(world_t *w, uint32_t chunk, uint32_t group)
     return 0;
 }
 
-static uint32_t depth(world_t *w)
+/* How much of the chain is found. published: a chunk that has just been published, or zero. */
+static uint32_t depth(world_t *w, qr_hash_t published)
 {
     qr_message_t answer;
-    MOVES_ASK(w->m, checkpoint_writer, storage, chunk_find, &answer, .key = 3, .chains = {(const uint8_t *)w->chains, sizeof w->chains});
+    MOVES_ASK(w->m, checkpoint_writer, storage, chunk_find, &answer, .key = 3, .chains = {(const uint8_t *)w->chains, sizeof w->chains},
+              .published = published);
     return answer.body.chunk_found.depth;
 }
 
 /* Computes everything and captures what is not there; 0, or the first reason why a part was not written. */
 static uint32_t capture(world_t *w)
 {
-    uint32_t from = depth(w), start = w->start, end = w->end;
+    uint32_t from = depth(w, (qr_hash_t){0}), start = w->start, end = w->end;
     if (from == CHUNKS) return 0;
     pages_choose(w, 0, ROWS);
     pages_fill(w);
     (void)rows_go(w, true, 0, ROWS);
     uint32_t reason = 0;
-    for (uint32_t i = from * GROUPS; i < CHUNKS * GROUPS && !reason; i++) reason = capture_part(w, i / GROUPS, i % GROUPS);
+    for (uint32_t i = from * GROUPS; i < CHUNKS * GROUPS && !reason; i++) {
+        reason = capture_part(w, i / GROUPS, i % GROUPS);
+        if (!reason && i % GROUPS == GROUPS - 1) (void)depth(w, w->chains[i / GROUPS]);
+    }
     w->start = start, w->end = end;
     return reason;
 }
@@ -540,7 +545,7 @@ static void refuse_write(world_t *w, const int *errors, uint32_t error_count)
     count(w, after);
     check(w, after[UNWRITTEN] == before[UNWRITTEN] + 1, "one write failed");
     (void)moves_disk(w->m, "tmp", &files);
-    check(w, files == 0 && depth(w) == w->chunk, "nothing is left of it");
+    check(w, files == 0 && depth(w, (qr_hash_t){0}) == w->chunk, "nothing is left of it");
     w->by[UNWRITTEN]++;
     one_file(w);
     w->undo = lasts;
@@ -678,7 +683,7 @@ static void draw(world_t *w)
         cuts += w->reason != 0;
         if (!w->reason) break;
     }
-    check(w, !w->reason && depth(w) == CHUNKS, "mended");
+    check(w, !w->reason && depth(w, (qr_hash_t){0}) == CHUNKS, "mended");
     check(w, cuts >= w->least && cuts <= w->most, "every fault is counted, and no more");
     qr_store_fail_arm(0, 0, 0, false);
 }

@@ -26,6 +26,7 @@ typedef struct chain {
     uint32_t chunk, blocks;
     uint32_t *tokens;
     qr_hash_t parents[PARTS], chains[PARTS], contents[PARTS];
+    qr_hash_t published;                     /* said with the next chunk_find: what was saved last */
     qr_hash_t stamp;                         /* said with every load; zero: none */
     uint64_t bytes;                          /* of a file */
     uint64_t pages[QR_TRANSFER_PAGES_MAX];   /* 0 ..: saved from */
@@ -74,14 +75,24 @@ static void write_say(chain_t *c, uint32_t part)
     MOVES_SAY(c->m, checkpoint_writer, storage, chunk_write, .key = part, .slot = 0, .parent = c->parents[part], .chain = c->chains[part],
               .start = part * c->chunk, .tokens = {c->tokens + part * c->chunk, c->chunk});
 }
+static uint32_t found(chain_t *c)
+{
+    qr_message_t answer;
+    MOVES_ASK(c->m, checkpoint_writer, storage, chunk_find, &answer, .key = 3, .chains = {(const uint8_t *)c->chains, sizeof c->chains},
+              .published = c->published);
+    c->published = (qr_hash_t){0};
+    return answer.body.chunk_found.depth;
+}
+/* Writes a part as the next chunk of a capture; what was written before is said to be published. */
 static qr_chunk_written_t save(chain_t *c, uint32_t part)
 {
     qr_message_t answer;
+    (void)found(c);
     download(c, part);
     write_say(c, part);
     assert_true(moves_late(c->m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_written, &answer));
     assert_int_equal(answer.body.chunk_written.key, part);
-    if (!answer.body.chunk_written.reason) c->contents[part] = answer.body.chunk_written.content;
+    if (!answer.body.chunk_written.reason) c->contents[part] = answer.body.chunk_written.content, c->published = c->chains[part];
     return answer.body.chunk_written;
 }
 static qr_chunk_leased_t lease(chain_t *c, uint32_t part)
@@ -122,12 +133,6 @@ static uint32_t drop(chain_t *c, uint32_t part)
     qr_message_t answer;
     MOVES_ASK(c->m, checkpoint_writer, storage, chunk_drop, &answer, .key = 3, .chain = c->chains[part]);
     return answer.body.chunk_dropped.reason;
-}
-static uint32_t found(chain_t *c)
-{
-    qr_message_t answer;
-    MOVES_ASK(c->m, checkpoint_writer, storage, chunk_find, &answer, .key = 3, .chains = {(const uint8_t *)c->chains, sizeof c->chains});
-    return answer.body.chunk_found.depth;
 }
 static uint64_t metric(moves_t *m, uint8_t role, uint32_t id)
 {
@@ -192,6 +197,7 @@ static void test_a_node_needs_all_its_groups(void **state)
     qr_message_t answer;
     assert_int_equal(save(c, 0).reason, 0); /* group 0 */
     assert_int_equal(found(c), 0);
+    c->published = c->chains[0];
     MOVES_ASK(m, checkpoint_writer, storage, chunk_write, &answer, .slot = 1, .group = 1, .parent = c->parents[0], .chain = c->chains[0],
               .tokens = {c->tokens, c->chunk});
     assert_int_equal(answer.body.chunk_written.reason, 0);
@@ -988,6 +994,58 @@ static void test_what_another_writes_does_not_leave(void **state)
     moves_destroy(m);
 }
 
+/* What counts as found is in the catalog: not what is being published, was written in vain, is written by two or may be withdrawn. */
+static void test_only_what_was_published_is_found(void **state)
+{
+    (void)state;
+    qr_message_t answer;
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    const qr_bytes_t first = {c->chains[0].bytes, 32};
+    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
+    assert_int_equal(save(c, 0).reason, 0);
+    ANOTHER_ASKS(m, chunk_find, &answer, .key = 4, .chains = first);
+    assert_int_equal(answer.body.chunk_found.depth, 0); /* its publish is on its way */
+    c->published = (qr_hash_t){0};
+    assert_int_equal(found(c), 0);          /* and came to nothing */
+    qr_chunk_leased_t leased = lease(c, 0); /* by who has it from an older state of the catalog */
+    assert_int_equal(leased.reason, 0);
+    assert_int_equal(release(c, leased.lease, 0, 0), 0);
+    assert_int_equal(found(c), 0);
+    assert_int_equal(save(c, 0).reason, 0);
+    c->published = c->chains[1]; /* of another chunk */
+    assert_int_equal(found(c), 0);
+    c->published = c->chains[0]; /* it has asked for something new before it said so */
+    assert_int_equal(found(c), 0);
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(found(c), 1);
+    ANOTHER_ASKS(m, chunk_find, &answer, .key = 4, .chains = first);
+    assert_int_equal(answer.body.chunk_found.depth, 1);
+    ANOTHER_ASKS(m, chunk_victims, &answer, .key = 4, .bytes = 1);
+    assert_names(c, &answer.body.chunk_victims_named, 0, 0);
+    assert_int_equal(found(c), 0); /* it may be withdrawn by now */
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(found(c), 0); /* after it was published, too */
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(found(c), 1);
+    /* Two write it: what one publishes the other may withdraw. */
+    assert_int_equal(save(c, 0).reason, 0);
+    m->writes_open++;
+    ANOTHER_ASKS(m, chunk_write, &answer, .key = 5, .parent = c->parents[0], .chain = c->chains[0], .tokens = {c->tokens, c->chunk});
+    assert_int_equal(answer.body.chunk_written.reason, 0);
+    assert_int_equal(found(c), 0);
+    ANOTHER_ASKS(m, chunk_find, &answer, .key = 4, .chains = first, .published = c->chains[0]);
+    assert_int_equal(answer.body.chunk_found.depth, 0);
+    assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(found(c), 1);
+    /* Published once and written again: if that publish is refused for good, it is withdrawn. */
+    assert_int_equal(save(c, 0).reason, 0);
+    c->published = (qr_hash_t){0};
+    assert_int_equal(found(c), 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
 /* ---- holds ---------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t hold(chain_t *c, uint8_t id, uint32_t parts)
@@ -1501,6 +1559,7 @@ static void test_leases_are_answered_while_a_file_is_synced(void **state)
     chain_t *c = chain_new(m, 1);
     qr_message_t answer;
     assert_int_equal(save(c, 0).reason, 0);
+    assert_int_equal(found(c), 1);
     qr_store_fail_seen = hold_sync;
     gate = 1;
     download(c, 1);
@@ -1523,6 +1582,7 @@ static void test_leases_are_answered_while_a_file_is_synced(void **state)
     gate = 0;
     assert_true(moves_late(m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_written, &answer));
     assert_int_equal(answer.body.chunk_written.reason, 0);
+    assert_int_equal(save(c, 1).reason, 0); /* its asker asked for something else meanwhile */
     assert_int_equal(found(c), 2);
     qr_store_fail_seen = NULL;
     chain_destroy(&c);
@@ -2072,6 +2132,7 @@ int main(void)
         cmocka_unit_test(test_more_than_the_windows_is_busy),
         cmocka_unit_test(test_room_is_made_by_value),
         cmocka_unit_test(test_what_another_writes_does_not_leave),
+        cmocka_unit_test(test_only_what_was_published_is_found),
         cmocka_unit_test(test_held_chunks_do_not_leave),
         cmocka_unit_test(test_holds_fit_the_bound),
         cmocka_unit_test(test_holds_are_asked_at_the_start),

@@ -240,6 +240,7 @@ static void test_a_capture_from_its_question_to_its_publication(void **unused)
     assert_int_equal(stand->outbox.count, 1);
     committed(1);
     assert_int_equal(HEARD_COUNT(stand, captured), 0);
+    assert_memory_equal(HEARD(stand, chunk_find)->published.bytes, chain, 32);
     chain_of(3, 2, parent, chain);
     assert_int_equal(HEARD(stand, chunk_find)->chains.count, 32);
     assert_memory_equal(HEARD(stand, chunk_find)->chains.data, chain, 32);
@@ -990,6 +991,38 @@ static void test_a_long_chain_is_hashed_in_pieces(void **unused)
     assert_int_equal(HEARD_COUNT(stand, drained), 1);
 }
 
+/* Storage hears of every chunk that was committed, once: with the next question, be it of another capture. */
+static void test_storage_hears_what_was_published(void **unused)
+{
+    (void)unused;
+    uint8_t parent[32], chain[32];
+    static const uint8_t none[32];
+    capture(1, 0, 16);
+    assert_memory_equal(HEARD(stand, chunk_find)->published.bytes, none, 32);
+    found(0);
+    written(to_write(0), 1);
+    committed(1);
+    chain_of(1, 0, parent, chain);
+    assert_memory_equal(HEARD(stand, chunk_find)->published.bytes, chain, 32);
+    found(0);
+    written(to_write(8), 1);
+    committed(2);
+    expect_captured(1, 0, 16);
+    for (uint32_t i = 0; i < 3; i++) { /* the last one is heard of with the next capture; one that was refused is not */
+        capture(2, 0, 8);
+        chain_of(1, 1, parent, chain);
+        assert_memory_equal(HEARD(stand, chunk_find)->published.bytes, i ? none : chain, 32);
+        found(i == 2);
+        if (i == 1) {
+            written(to_write(0), 1);
+            refused(3, QR_E_INVALID, 0);
+            dropped(HEARD(stand, chunk_drop)->key);
+        } else if (i == 0) {
+            not_pinned(HEARD(stand, pages_pin)->holder_key, QR_E_NOT_FOUND);
+        }
+    }
+}
+
 /* ---- losses ---- */
 
 static void lost(uint32_t count)
@@ -1054,6 +1087,24 @@ static void test_losses_wait_for_the_capture_under_way(void **unused)
     named(0); /* written again meanwhile */
     assert_int_equal(HEARD_COUNT(stand, publish), 0);
     assert_int_equal(HEARD(stand, chunk_losses)->now, 0);
+}
+
+/* What was published and is withdrawn before storage heard of it is not said to be published. */
+static void test_a_loss_is_not_published(void **unused)
+{
+    (void)unused;
+    static const uint8_t none[32];
+    capture(40, 0, 8);
+    found(0);
+    written(to_write(0), 1);
+    committed(1);
+    expect_captured(40, 0, 8);
+    lost(0);
+    named(1); /* that one */
+    committed(heard_publish(2, 1)->sequence);
+    dropped(HEARD(stand, chunk_drop)->key);
+    capture(40, 0, 8);
+    assert_memory_equal(HEARD(stand, chunk_find)->published.bytes, none, 32);
 }
 
 static void test_a_withdrawal_of_losses_is_tried_again(void **unused)
@@ -1157,6 +1208,10 @@ static void saw_find(run_t *r, const qr_chunk_find_t *b)
     place_t at = find_chain(r, b->chains.data, 0);
     uint32_t count = (uint32_t)b->chains.count / 32;
     for (uint32_t c = 0; c < count; c++) assert_memory_equal(b->chains.data + 32ull * c, r->chains[at.id][at.chunk + c], 32);
+    static const uint8_t none[32];
+    place_t said = memcmp(b->published.bytes, none, 32) ? find_chain(r, b->published.bytes, 0) : at;
+    for (uint32_t g = 0; memcmp(b->published.bytes, none, 32) && g < given->layout.group_count; g++)
+        assert_true(r->published[said.id][said.chunk][g]);
     put_question(r, (question_t){.key = b->key, .kind = QR_MESSAGE_chunk_find, .depth = count, .at = at});
     assert_int_equal(questions_of(r, QR_MESSAGE_chunk_find), 1);
 }
@@ -1537,6 +1592,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_losses_are_withdrawn_and_then_dropped),
         TEST(test_losses_wait_for_the_capture_under_way),
+        TEST(test_a_loss_is_not_published),
+        TEST(test_storage_hears_what_was_published),
         TEST(test_a_withdrawal_of_losses_is_tried_again),
         TEST(test_losses_when_storage_begins_anew),
         TEST(test_a_capture_from_its_question_to_its_publication),

@@ -12,6 +12,7 @@
 enum { LEASES = 64, WRITES = 8, DROPS = 64, HEADER_BYTES = 64, DEVICES = 2, HOLDS = 16, HOLD_CHUNKS = 32 };
 enum { ABSENT, WRITING, DURABLE, ASIDE }; /* of a file; ASIDE: damaged, and nobody may have it again */
 enum { EMPTY, FILLING, KEPT, LEAVING };   /* of a RAM slot; LEAVING: found by nobody, and read to its end */
+enum { UNHEARD, UNPUBLISHED, PUBLISHED }; /* G9: qr_part_word_t */
 enum { NO_PLACE_ONE_IN = 6, LEAVES_ONE_IN = 8 };
 
 typedef struct disk {
@@ -81,8 +82,6 @@ static void see_published(disk_t *disk, uint32_t device, uint64_t sequence, bool
     for (uint32_t i = 0; i < disk->count; i++) {
         qr_sim_file_t *f = &disk->files[i];
         if (f->publisher != device || f->sequence != sequence) continue;
-        if (!refused && !f->withdraws) f->fresh = f->left = 0;
-        if (refused && f->withdraws) f->left = 1;
         if (refused && !f->withdraws) f->may_drop |= 1u << device;
     }
 }
@@ -183,16 +182,6 @@ qr_sim_file_t *qr_sim_store_file(qr_sim_store_t *s, uint32_t node, const uint8_t
     return NULL;
 }
 
-bool qr_sim_store_stands(const qr_sim_store_t *s, const qr_sim_catalog_t *catalog, uint32_t node, uint32_t device, const uint8_t chain[32],
-                         uint32_t group)
-{
-    const qr_sim_file_t *f = ready_part(&s->disks[node], chain, group);
-    if (!f || !f->fresh) return false;
-    bool others = false; /* of its chunk in the log: seed 14 */
-    for (uint32_t g = 0; g < QR_GROUPS_MAX; g++) others |= g != group && qr_sim_catalog_says(catalog, node, chain, g);
-    return f->fresh != device || f->left || others;
-}
-
 /* A place for a file: its own if it was set aside, else a free one. */
 static qr_sim_file_t *file_new(disk_t *disk, const uint8_t chain[32], uint32_t group)
 {
@@ -290,7 +279,7 @@ typedef struct storage {
         uint8_t chains[32 * HOLD_CHUNKS];
     } holds[HOLDS];
     struct {
-        uint32_t open, unused;
+        uint32_t open, shared; /* shared: another one writes it too, or may withdraw it (G9) */
         uint8_t chain[32];
     } under_way[DEVICES]; /* G10 */
     uint64_t facts;       /* who knows the holds of before, 0: nobody */
@@ -305,6 +294,46 @@ typedef struct call {
     const qr_message_t *message;
     qr_outbox_t *outbox;
 } call_t;
+
+static bool is_writing(const storage_t *self, uint32_t device, const uint8_t chain[32])
+{
+    return self->under_way[device].open && memcmp(self->under_way[device].chain, chain, 32) == 0;
+}
+
+/* Somebody has it from the catalog. */
+static void hear_of(qr_sim_file_t *f)
+{
+    if (f->word == UNHEARD) f->word = PUBLISHED;
+}
+
+/* A device's writer begins to write a chunk (G9, G10). */
+static void begin_chunk(const call_t *call, uint32_t device, const uint8_t chain[32])
+{
+    storage_t *self = call->self;
+    bool shared = is_writing(self, device, chain) && self->under_way[device].shared;
+    for (uint32_t d = 0; d < DEVICES; d++)
+        if (d != device && is_writing(self, d, chain)) self->under_way[d].shared = shared = true;
+    for (uint32_t g = 0; g < call->given->layout.group_count; g++) {
+        qr_sim_file_t *f = part_of(call->disk, chain, g);
+        if (!f || !f->may_leave || f->may_leave == device + 1) continue;
+        f->may_leave = 0;
+        shared = true;
+    }
+    self->under_way[device].open = 1;
+    self->under_way[device].shared = shared;
+    memcpy(self->under_way[device].chain, chain, 32);
+}
+
+/* It asks for something new; `published`: its publish was committed (G9). */
+static void end_chunk(const call_t *call, uint32_t device, const uint8_t published[32])
+{
+    bool counts = is_writing(call->self, device, published) && !call->self->under_way[device].shared;
+    for (uint32_t g = 0; counts && g < call->given->layout.group_count; g++) {
+        qr_sim_file_t *f = ready_part(call->disk, published, g);
+        if (f) f->word = PUBLISHED;
+    }
+    call->self->under_way[device].open = 0;
+}
 
 /* Whether another writer may be about to publish a chunk of that chain (G10). */
 static bool is_under_way(const storage_t *self, const uint8_t chain[32], uint64_t asker)
@@ -424,7 +453,7 @@ static bool ram_lease(const call_t *call, lease_t *lease, qr_chunk_leased_t *bod
     if (f) {
         memcpy(body->content.bytes, f->content, 32);
         f->key = ++call->store->clock;
-        f->named = 1;
+        hear_of(f);
     }
     call->store->counts.ram_leases++;
     return true;
@@ -552,7 +581,6 @@ static void on_losses(const call_t *call)
         groups[count++] = f->group;
     }
     uint32_t device = qr_address_device(call->message->from) - 1;
-    if (b->now) call->self->under_way[device].open = 0;
     if (!b->now && !count) {
         call->self->watches[device].from = call->message->from;
         call->self->watches[device].key = b->key;
@@ -567,11 +595,11 @@ static void on_find(const call_t *call)
 {
     const qr_chunk_find_t *b = &call->message->body.chunk_find;
     uint32_t depth = 0;
-    call->self->under_way[qr_address_device(call->message->from) - 1].open = 0;
+    end_chunk(call, qr_address_device(call->message->from) - 1, b->published.bytes);
     for (bool all = true; all && depth < b->chains.count / 32; depth += all)
         for (uint32_t g = 0; g < call->given->layout.group_count; g++) {
             const qr_sim_file_t *f = ready_part(call->disk, b->chains.data + 32 * (size_t)depth, g);
-            all = all && f && f->named; /* G9 */
+            all = all && f && f->word == PUBLISHED;
         }
     qr_send(call->outbox, call->message->from, chunk_found, (&(qr_chunk_found_t){.key = b->key, .depth = depth}));
 }
@@ -601,7 +629,7 @@ static void on_lease(const call_t *call)
         *lease = (lease_t){.id = ++call->store->lease, .holder = call->message->from, .group = b->group};
         memcpy(lease->chain, b->chain.bytes, 32);
         f->leases++;
-        f->named = 1;
+        hear_of(f);
         f->key = ++call->store->clock;
         body = (qr_chunk_leased_t){.key = b->key, .lease = lease->id, .bytes = f->bytes, .trusted = f->trusted_epoch == call->self->epoch};
         memcpy(body.content.bytes, f->content, 32);
@@ -774,15 +802,13 @@ static void on_write(const call_t *call)
     while (w < call->self->writes + WRITES && w->from) w++;
     if (w == call->self->writes + WRITES) qr_sim_finding("node %u has more writes than its actors may ask for", call->self->node + 1);
     *w = (write_t){.from = call->message->from, .key = b->key, .slot = b->slot, .asked_us = call->message->now_us};
-    uint32_t device = qr_address_device(call->message->from) - 1;
-    call->self->under_way[device].open = 1;
-    memcpy(call->self->under_way[device].chain, b->chain.bytes, 32);
+    begin_chunk(call, qr_address_device(call->message->from) - 1, b->chain.bytes);
     take_slot(call, b, &w->bytes);
     call->self->last_us = qr_max_u64(call->self->last_us, call->message->now_us) + disk_us(call); /* one errand */
     w->due_us = call->self->last_us;
     qr_sim_file_t *there = ready_part(call->disk, b->chain.bytes, b->group);
     if (there) {
-        there->named = 1;
+        there->word = UNPUBLISHED;
         return;
     }
     w->reason = judge_write(call, &w->bytes, &w->shortfall);
@@ -797,14 +823,13 @@ static void on_write(const call_t *call)
 }
 
 /* What became of a write whose time has come. */
-static uint32_t outcome(const call_t *call, qr_sim_file_t *f, uint32_t device)
+static uint32_t outcome(const call_t *call, qr_sim_file_t *f)
 {
     uint32_t one_in = qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_APPEND);
     if (qr_world_fault(qr_sim_world(), call->self->node, QR_FAULT_FULL)) return QR_E_NO_SPACE;
     if (one_in && qr_sim_draw(one_in) == 0) return QR_E_IO; /* its sync failed */
     f->state = DURABLE;
-    f->named = 1;
-    f->fresh = device;
+    f->word = UNPUBLISHED;
     f->key = ++call->store->clock;
     f->trusted_epoch = call->self->epoch;
     return 0;
@@ -817,7 +842,7 @@ static void end_write(const call_t *call, write_t *w)
     if (memcmp(slot->words, w->bytes.words, sizeof slot->words) || slot->group != w->bytes.group)
         qr_sim_finding("node %u: slot %u was filled anew while it was written", call->self->node + 1, w->slot);
     if (!w->reason && f && f->state == WRITING) {
-        w->reason = outcome(call, f, qr_address_device(w->from));
+        w->reason = outcome(call, f);
         if (w->reason) unmake(f);
         call->store->counts.written += w->reason == 0;
         call->store->counts.failed += w->reason != 0;
@@ -847,7 +872,6 @@ static void on_victims(const call_t *call)
     uint8_t chains[32 * QR_CAPTURE_DROPS];
     uint32_t groups[QR_CAPTURE_DROPS], count = 0;
     uint64_t sizes[QR_CAPTURE_DROPS], named = 0, after = 0;
-    const qr_sim_catalog_t *catalog = qr_sim_given(call->given)->catalog;
     begin_errand(call);
     while (call->self->holds_known && count < QR_CAPTURE_DROPS && named < b->bytes) {
         qr_sim_file_t *least = NULL;
@@ -858,7 +882,8 @@ static void on_victims(const call_t *call)
         }
         if (!least) break;
         least->may_drop |= 1u << qr_address_device(call->message->from);
-        if (catalog && qr_sim_catalog_says(catalog, call->self->node, least->chain, least->group)) least->fresh = 0;
+        least->may_leave = qr_address_device(call->message->from);
+        least->word = UNPUBLISHED; /* its withdrawal is on its way */
         after = least->key;
         memcpy(chains + 32 * (size_t)count, least->chain, 32);
         groups[count] = least->group;
@@ -878,7 +903,7 @@ static void on_drop(const call_t *call)
     while (d < call->self->drops + DROPS && d->from) d++;
     bool stands = f && (f->state == DURABLE || f->state == ASIDE);
     if (f && f->state == DURABLE && is_under_way(call->self, f->chain, call->message->from)) { /* G10 */
-        f->named = 0;
+        f->word = UNPUBLISHED;
         qr_send(call->outbox, call->message->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = b->key, .reason = QR_E_BUSY}));
         return;
     }
@@ -933,7 +958,9 @@ static void on_start(const call_t *call)
         /* What was withdrawn and not deleted is found again: nobody remembers that it was to leave. */
         if (f->state == DURABLE || f->state == ASIDE) f->leaving = 0;
         const qr_sim_catalog_t *catalog = qr_sim_given(call->given)->catalog;
-        f->named = f->state == DURABLE && catalog && qr_sim_catalog_says(catalog, call->self->node, f->chain, f->group);
+        bool said = f->state == DURABLE && catalog && qr_sim_catalog_says(catalog, call->self->node, f->chain, f->group);
+        f->word = said ? PUBLISHED : UNHEARD;
+        f->may_leave = 0;
         call->store->counts.adopted += f->state == DURABLE;
     }
     qr_send(call->outbox, call->message->from, ready, (&(qr_ready_t){0}));

@@ -15,7 +15,7 @@
  *     files (G4); memory that is called damaged is, and the file is not to blame for it.
  * G8. Chunks of a hold (storage_holds.h) are nobody's victims, and at most as many are held as the disk has room for; none is named before the
  *     holds of before are known. A held file is dropped only by who was told to, lost it, or wrote it in vain.
- * G9. What was found at the start is not counted as found before the log named it, it was leased or asked to be written (storage.c, SO7).
+ * G9. Only what the log is known to name is counted as found (storage.c, SO7).
  * G10. The chunk that a device's writer last wrote is no other device's victim until the writer asks for something new, and another's drop
  *     of it is refused: its publish may be on its way (storage.c, SO11). */
 #ifndef QR_SIM_STORAGE_H
@@ -72,13 +72,13 @@ typedef struct qr_sim_bytes {
 
 typedef struct qr_sim_file {
     uint32_t state, group; /* state: of storage.c */
-    /* named: G9; times: how often somebody rewrote it; damaged: by this world; was_aside: it is written again after that was found;
-     * removed: by somebody else. */
-    uint32_t leases, damaged, leaving, was_aside, removed, times, named;
-    /* fresh: the device that wrote it, 0 once it is published. may_drop: bit d: device d was told so in its errand, as a victim or
-     * because its publish was refused. publisher: the device that last published or (withdraws) withdrew it, with sequence. left: that
-     * withdrawal was refused. */
-    uint32_t fresh, may_drop, publisher, withdraws, left;
+    /* word: G9, of storage.c; times: how often somebody rewrote it; damaged: by this world; was_aside: it is written again after that was
+     * found; removed: by somebody else. */
+    uint32_t leases, damaged, leaving, was_aside, removed, times, word;
+    /* may_drop: bit d: device d was told so in its errand, as a victim or because its publish was refused. may_leave: the device that was
+     * told last that it may leave, until another one writes it. publisher: the device that last published or (withdraws) withdrew it, with
+     * sequence. */
+    uint32_t may_drop, may_leave, publisher, withdraws;
     uint64_t sequence;
     uint8_t chain[32], content[32];
     uint64_t bytes, key, due_us, trusted_epoch, told; /* told: who withdraws it from the catalog, 0 nobody; key: least leaves first;
@@ -100,11 +100,6 @@ void qr_sim_store_destroy(qr_sim_store_t **store);
 const qr_sim_store_work_t *qr_sim_store_work(const qr_sim_store_t *store);
 qr_sim_store_counts_t *qr_sim_store_counts(qr_sim_store_t *store);
 qr_sim_saves_t *qr_sim_store_saves(qr_sim_store_t *store);
-/* Whether a device may call a part durable that the log does not name: it stands there, and another device wrote it and has not published
- * it yet, or it was written in vain (README.md). */
-struct qr_sim_catalog;
-bool qr_sim_store_stands(const qr_sim_store_t *store, const struct qr_sim_catalog *catalog, uint32_t node, uint32_t device,
-                         const uint8_t chain[32], uint32_t group);
 /* Every message, when it is said or heard: what is computed where the log is, and what becomes of publishes. */
 void qr_sim_store_watch(qr_sim_store_t *store, const qr_message_t *message, bool said);
 /* Whether the disk of a node holds this part, or held it until somebody damaged it. */
@@ -126,6 +121,7 @@ uint64_t qr_sim_store_tokens(const uint32_t *tokens, uint64_t count);
 qr_sim_slot_t *qr_sim_store_slot(qr_sim_store_t *store, uint32_t node, uint32_t device, uint32_t slot);
 /* Whether no storage holds a lease, a write or a drop and G6 holds (catalog NULL: there
  * is none); else *text says what. */
+struct qr_sim_catalog;
 bool qr_sim_store_is_quiet(const qr_sim_store_t *store, const struct qr_sim_catalog *catalog, const qr_world_t *world, char *text,
                            size_t text_bytes);
 
