@@ -42,8 +42,13 @@
  *       holds is withdrawn like any other, and leaves memory with its drop. Its memory is touched ahead (RA4), not while batches are
  *       computed.
  * SO11. The chunk that a checkpoint_writer last asked to write is its own until it asks chunk_find: its publish may be on its way. To
- *       another writer of this node no part of it is named as a victim, and a drop of one that was named before is refused (BUSY); that part
- *       does not count as found, since the withdrawal may have come after the publish. */
+ *       another writer of this node no part of it is named, as a victim or a loss, and a drop of one that was named before is refused (BUSY),
+ *       now and later; that part does not count as found, since the withdrawal may have come after the publish. What a writer's earlier
+ *       epoch wrote last is kept from the others in the same way until the catalog has answered something that the new one asked (it says
+ *       what was published, or drops): whatever was on its way before has arrived by then.
+ * SO12. Who begins anew alone does not know what is being published. So until every checkpoint_writer of this node has asked chunk_find or
+ *       for the losses (which it does when nothing of before is open) no victim and no loss is named, and of who has not, no drop of a part
+ *       that is here is taken (BUSY): what it was told was told by the storage of before. */
 #include "actors/io/storage.h"
 
 #include "actors/io/duty.h"
@@ -117,16 +122,18 @@ typedef struct storage {
     uint64_t transfer_duty, paused_us; /* paused: of the write under way, for the duty */
     struct {
         uint64_t address, epoch, watch_key;
-        bool watches;      /* chunk_losses is open */
-        bool writes;       /* SO11 */
-        bool shared;       /* another one wrote the same chunk meanwhile, or may withdraw it (SO7) */
-        uint8_t chain[32]; /* of the chunk that it writes */
+        bool watches;                      /* chunk_losses is open */
+        bool writes, left;                 /* SO11 */
+        bool shared;                       /* another one wrote the same chunk meanwhile, or may withdraw it (SO7) */
+        uint8_t chain[32], left_chain[32]; /* of the chunk that it writes, and that its epoch of before wrote last */
     } holders[HOLDERS_MAX];
     qr_holds_t holds;
     uint64_t facts;            /* who knows the holds of earlier runs; 0: nobody */
     uint64_t held_chunk_bytes; /* of one chunk, all groups */
     uint8_t *chains;           /* [QR_CONTEXT_MAX / chunk_tokens] of a hold that is being taken, 32 bytes each */
     bool holds_known;
+    uint64_t awaited[HOLDERS_MAX]; /* checkpoint_writers of this node that have not spoken since the start (SO12) */
+    uint32_t awaited_count;
     loss_t losses[QR_CAPTURE_DROPS];
     uint32_t loss_count;
     struct { /* the catalog at the start */
@@ -241,6 +248,24 @@ static bool is_writing(const storage_t *self, uint32_t holder, const uint8_t cha
 {
     return self->holders[holder].writes && memcmp(self->holders[holder].chain, chain, 32) == 0;
 }
+/* Whether a part of this chunk is a loss. */
+static bool is_lost(const storage_t *self, const uint8_t chain[32])
+{
+    for (uint32_t i = 0; i < self->loss_count; i++)
+        if (memcmp(self->losses[i].chain, chain, 32) == 0) return true;
+    return false;
+}
+static bool has_left(const storage_t *self, uint32_t holder, const uint8_t chain[32])
+{
+    return self->holders[holder].left && memcmp(self->holders[holder].left_chain, chain, 32) == 0;
+}
+
+static void left_ends(storage_t *self, uint32_t holder, qr_outbox_t *outbox)
+{
+    bool named = self->holders[holder].left && is_lost(self, self->holders[holder].left_chain);
+    self->holders[holder].left = false;
+    if (named) losses_tell(self, outbox);
+}
 
 /* Whether somebody else was told that a part of this chunk may leave; from now on it may not by that. */
 static bool told_another(storage_t *self, const qr_given_t *given, uint64_t writer, const uint8_t chain[32])
@@ -250,7 +275,7 @@ static bool told_another(storage_t *self, const qr_given_t *given, uint64_t writ
         uint32_t place = qr_parts_find(&self->parts, chain, g);
         qr_part_t *part = place == QR_PART_NONE ? NULL : &self->parts.parts[place];
         if (!part || !part->told || part->told == writer) continue;
-        any = true, part->told = 0;
+        any = true, part->told = 0, part->kept = !QR_MUTANT(891);
     }
     return any;
 }
@@ -278,29 +303,82 @@ static void chunk_published(storage_t *self, const qr_given_t *given, const uint
 }
 
 /* published: the chunk whose publish was committed, or zero. */
-static void write_ends(storage_t *self, const qr_given_t *given, uint64_t writer, const uint8_t published[32])
+static void write_ends(storage_t *self, const qr_given_t *given, uint64_t writer, const uint8_t published[32], qr_outbox_t *outbox)
 {
+    static const uint8_t none[32];
     for (uint32_t i = 0; i < HOLDERS_MAX; i++) {
         if (self->holders[i].address != writer) continue;
         if (is_writing(self, i, published) && !self->holders[i].shared) chunk_published(self, given, published);
+        bool named = self->holders[i].writes && is_lost(self, self->holders[i].chain);
         if (!QR_MUTANT(853)) self->holders[i].writes = false;
+        if (named) losses_tell(self, outbox); /* they may be withdrawn by others now */
+        if (memcmp(published, none, sizeof none) != 0) left_ends(self, i, outbox);
     }
 }
 static bool written_by_another(const storage_t *self, uint64_t asker, const uint8_t chain[32])
 {
     for (uint32_t i = 0; i < HOLDERS_MAX; i++)
-        if (self->holders[i].writes && self->holders[i].address != asker && memcmp(self->holders[i].chain, chain, 32) == 0) return true;
+        if (self->holders[i].address != asker && (is_writing(self, i, chain) || has_left(self, i, chain))) return true;
     return false;
+}
+
+/* SO12. */
+static bool is_awaited(const storage_t *self, uint64_t writer)
+{
+    for (uint32_t i = 0; i < self->awaited_count; i++)
+        if (self->awaited[i] == writer) return true;
+    return false;
+}
+
+static void writers_await(storage_t *self, const qr_start_t *start)
+{
+    self->awaited_count = 0;
+    for (uint64_t i = 0; i < start->partners.count && self->awaited_count < HOLDERS_MAX; i++) {
+        uint64_t partner = start->partners.data[i];
+        bool writer = qr_address_role(partner) == QR_ROLE_checkpoint_writer && qr_address_node(partner) == qr_address_node(self->address);
+        if (writer) self->awaited[self->awaited_count++] = partner;
+    }
+}
+
+/* Nothing of before is open at this writer. */
+static void writer_speaks(storage_t *self, uint64_t writer, qr_outbox_t *outbox)
+{
+    for (uint32_t i = 0; i < self->awaited_count; i++) {
+        if (self->awaited[i] != writer) continue;
+        self->awaited[i] = self->awaited[--self->awaited_count];
+        if (!self->awaited_count && self->loss_count) losses_tell(self, outbox);
+        return;
+    }
+}
+
+/* Whether a writer may withdraw this loss now. */
+static bool loss_is_for(const storage_t *self, const loss_t *loss, uint64_t writer)
+{
+    if (being_written(self, loss)) return false;
+    if (loss->told) return loss->told == writer; /* nobody else writes it meanwhile */
+    return (!self->awaited_count || QR_MUTANT(894)) && (!written_by_another(self, writer, loss->chain) || QR_MUTANT(893));
+}
+
+/* Whether a part that is here may leave by this writer's drop (SO11, SO12). */
+static bool may_drop(const storage_t *self, uint64_t writer, const qr_part_t *part)
+{
+    if (QR_MUTANT(851)) return true;
+    if (is_awaited(self, writer) && !QR_MUTANT(890)) return false;
+    if (written_by_another(self, writer, part->chain)) return false;
+    for (uint32_t i = 0; i < HOLDERS_MAX; i++) /* a publish of its own that was refused */
+        if (self->holders[i].address == writer && is_writing(self, i, part->chain)) return !self->holders[i].shared;
+    return !part->kept || part->told == writer;
 }
 
 static void on_chunk_losses(storage_t *self, const qr_message_t *message, qr_outbox_t *outbox)
 {
     const qr_chunk_losses_t *ask = &message->body.chunk_losses;
+    writer_speaks(self, message->from, outbox);
     uint8_t chains[QR_CAPTURE_DROPS * 32];
     uint32_t groups[QR_CAPTURE_DROPS], count = 0;
     for (uint32_t i = 0; i < self->loss_count; i++) {
         loss_t *loss = &self->losses[i];
-        if ((loss->told && loss->told != message->from) || being_written(self, loss)) continue;
+        if (!loss_is_for(self, loss, message->from)) continue;
         if (ask->now) loss->told = message->from;
         memcpy(chains + 32ul * count, loss->chain, 32);
         groups[count++] = loss->group;
@@ -369,8 +447,10 @@ static void on_chunk_drop(storage_t *self, const qr_given_t *given, const qr_mes
     uint32_t place = qr_parts_find(&self->parts, ask->chain.bytes, ask->group), slot = 0;
     qr_chunk_dropped_t body = {.key = ask->key};
     while (slot < QR_CAPTURE_DROPS && self->drops[slot].from) slot++;
-    if (place != QR_PART_NONE && self->parts.parts[place].state == QR_PART_READY && !QR_MUTANT(851) &&
-        written_by_another(self, message->from, ask->chain.bytes)) { /* SO11 */
+    for (uint32_t i = 0; i < HOLDERS_MAX; i++)
+        if (self->holders[i].address == message->from) left_ends(self, i, outbox);
+    if (place != QR_PART_NONE && self->parts.parts[place].state == QR_PART_READY &&
+        !may_drop(self, message->from, &self->parts.parts[place])) {
         if (!QR_MUTANT(852)) self->parts.parts[place].word = QR_PART_UNPUBLISHED;
         (void)qr_chunk_files_keep(self->files, &self->parts.parts[place].name);
         body.reason = QR_E_BUSY;
@@ -501,19 +581,25 @@ static void names_take_back(storage_t *self)
         if (self->parts.parts[i].state == QR_PART_READY) (void)qr_chunk_files_keep(self->files, &self->parts.parts[i].name);
 }
 
+static void other_value(storage_t *self, const qr_given_t *given, const uint8_t chain[32], bool naming)
+{
+    for (uint32_t g = 0; g < given->layout.group_count; g++) {
+        uint32_t place = qr_parts_find(&self->parts, chain, g);
+        if (place == QR_PART_NONE) continue;
+        if (naming)
+            (void)qr_chunk_files_value(self->files, &self->parts.parts[place].name, UINT64_MAX);
+        else
+            part_value(self, place);
+    }
+}
+
 /* What others write is worth everything while victims are named to `asker`; then it is worth again what it was. */
 static void others_value(storage_t *self, const qr_given_t *given, uint64_t asker, bool naming)
 {
     for (uint32_t i = 0; i < HOLDERS_MAX && !QR_MUTANT(850); i++) {
-        if (!self->holders[i].writes || self->holders[i].address == asker) continue;
-        for (uint32_t g = 0; g < given->layout.group_count; g++) {
-            uint32_t place = qr_parts_find(&self->parts, self->holders[i].chain, g);
-            if (place == QR_PART_NONE) continue;
-            if (naming)
-                (void)qr_chunk_files_value(self->files, &self->parts.parts[place].name, UINT64_MAX);
-            else
-                part_value(self, place);
-        }
+        if (self->holders[i].address == asker) continue;
+        if (self->holders[i].writes) other_value(self, given, self->holders[i].chain, naming);
+        if (self->holders[i].left) other_value(self, given, self->holders[i].left_chain, naming);
     }
 }
 
@@ -526,9 +612,9 @@ static void on_chunk_victims(storage_t *self, const qr_given_t *given, const qr_
     uint64_t sizes[QR_CAPTURE_DROPS];
     uint64_t bytes = qr_max_u64(ask->bytes, 1);
     others_value(self, given, message->from, true);
-    int status = self->holds_known ? qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count) : -QR_E_BUSY;
-    if (status && self->holds_known &&
-        !QR_MUTANT(652)) { /* some that were named may not have been dropped: their asker gave up, or wants them itself */
+    bool may = self->holds_known && (!self->awaited_count || QR_MUTANT(889)); /* SO8, SO12 */
+    int status = may ? qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count) : -QR_E_BUSY;
+    if (status && may && !QR_MUTANT(652)) { /* some that were named may not have been dropped: their asker gave up, or wants them itself */
         names_take_back(self);
         status = qr_chunk_files_victims(self->files, bytes, names, QR_COUNT(names), &count);
     }
@@ -572,7 +658,8 @@ static void on_chunk_find(storage_t *self, const qr_given_t *given, const qr_mes
 {
     const qr_chunk_find_t *ask = &message->body.chunk_find;
     uint32_t depth = 0, nodes = (uint32_t)qr_min_u64(ask->chains.count / 32, QR_LOOKUP_NODES_MAX);
-    write_ends(self, given, message->from, ask->published.bytes);
+    writer_speaks(self, message->from, outbox);
+    write_ends(self, given, message->from, ask->published.bytes, outbox);
     for (bool all = true; depth < nodes; depth++) {
         for (uint32_t g = 0; g < given->layout.group_count && all && !(QR_MUTANT(646) && g); g++)
             all = find_named(self, ask->chains.data + 32ul * depth, g);
@@ -1005,6 +1092,16 @@ static uint64_t storage_work(void *block, const qr_given_t *given, uint64_t now_
 /* ---- partners that begin anew (SO4)
  * -------------------------------------------------------------------------------------------------------- */
 
+/* Whoever began anew does not know what it wrote; its publish may be on its way (SO11). */
+static void holder_left(storage_t *self, uint32_t holder)
+{
+    if (self->holders[holder].writes && !QR_MUTANT(892)) {
+        self->holders[holder].left = true;
+        memcpy(self->holders[holder].left_chain, self->holders[holder].chain, 32);
+    }
+    self->holders[holder].watches = self->holders[holder].writes = false;
+}
+
 static void holder_over(storage_t *self, uint64_t holder, qr_outbox_t *outbox)
 {
     for (uint32_t i = 0; i < QR_CAPTURE_DROPS; i++)
@@ -1016,7 +1113,7 @@ static void holder_over(storage_t *self, uint64_t holder, qr_outbox_t *outbox)
     for (uint32_t i = 0; i < self->write_count; i++)
         if (self->writes[i].from == holder) self->writes[i].from = 0, self->writes[i].void_ = true;
     for (uint32_t i = 0; i < HOLDERS_MAX; i++)
-        if (self->holders[i].address == holder) self->holders[i].watches = self->holders[i].writes = false;
+        if (self->holders[i].address == holder) holder_left(self, i);
     for (uint32_t i = 0; i < self->loss_count; i++)
         if (self->losses[i].told == holder) self->losses[i].told = 0;
     if (self->loss_count) losses_tell(self, outbox);
@@ -1182,6 +1279,7 @@ static void on_start(storage_t *self, const qr_given_t *given, const qr_message_
         qr_outbox_note(outbox, QR_LEVEL_INFO, QR_NOTE_store_opened, 0, stats.adopted, stats.bytes, stats.deleted + stats.lost);
         if (self->unread) qr_outbox_note(outbox, QR_LEVEL_ERROR, QR_NOTE_store_chunks_unread, 0, self->unread, 0, 0);
         holds_ask(self, message, outbox);
+        writers_await(self, &message->body.start);
     }
     qr_send(outbox, message->from, ready, &body);
     if (!body.reason && self->facts) sweep_ask(self, given, outbox);

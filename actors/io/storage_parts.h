@@ -28,6 +28,7 @@ typedef struct qr_part {
     bool trusted; /* the file's SHA-256 was seen to be its name while it was `trust` */
     qr_part_word_t word;
     uint64_t told; /* who was told last that it may leave, until another one asks to write it; 0: nobody */
+    bool kept;     /* another one asked to write it: nobody drops it who was not told since */
     qr_chunk_trust_t trust;
 } qr_part_t;
 

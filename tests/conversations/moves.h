@@ -30,6 +30,7 @@ typedef struct moves_config {
     bool in_memory;                   /* a new one where a sync costs nothing, if there is such a place */
     const qr_actor_class_t *streamer; /* NULL: the test speaks as restore_streamer too */
     bool facts;                       /* there is a facts actor, which the test plays */
+    uint32_t writers;                 /* checkpoint writers that storage is told of at its start: of device 1, 2, ... */
 } moves_config_t;
 
 /* An answer that has come, its columns copied. */
@@ -270,7 +271,8 @@ static inline void moves_boot(moves_t *m, uint64_t seed)
 {
     static const uint8_t partners[] = {
         QR_ROLE_scheduler, QR_ROLE_restore_streamer, QR_ROLE_checkpoint_writer, QR_ROLE_page_manager, QR_ROLE_mesh, QR_ROLE_facts};
-    const uint64_t facts = at_role(QR_ROLE_facts);
+    uint64_t others[1 + QR_PARTNERS_MAX] = {at_role(QR_ROLE_facts)};
+    for (uint32_t i = 0; i < m->config.writers; i++) others[1 + i] = qr_address(NODE, (uint8_t)(1 + i), QR_ROLE_checkpoint_writer, 0);
     qr_message_t answer;
     pump_init(&m->pump, m->given, seed);
     m->storage = pump_add(&m->pump, at_role(QR_ROLE_storage), &qr_storage_class, NULL, NULL);
@@ -281,7 +283,7 @@ static inline void moves_boot(moves_t *m, uint64_t seed)
         member_t *member = pump_add(&m->pump, at_role(partners[i]), actor, moves_hear, m);
         if (actor) member->handle = NULL, m->streamer = member;
     }
-    MOVES_ASK(m, mesh, storage, start, &answer, .epoch = 1, .partners = {&facts, m->config.facts});
+    MOVES_ASK(m, mesh, storage, start, &answer, .epoch = 1, .partners = {others + !m->config.facts, m->config.writers + m->config.facts});
     if (answer.body.ready.reason) print_error("%.*s\n", (int)answer.body.ready.text.count, (const char *)answer.body.ready.text.data);
     assert_int_equal(answer.body.ready.reason, 0);
     MOVES_ASK(m, mesh, transfer, start, &answer, .epoch = 1);

@@ -950,6 +950,21 @@ static void test_room_is_made_by_value(void **state)
     moves_destroy(m);
 }
 
+static uint32_t losses(chain_t *c, qr_hash_t ret_chains[PARTS])
+{
+    qr_message_t answer;
+    MOVES_ASK(c->m, checkpoint_writer, storage, chunk_losses, &answer, .key = 8, .now = 1);
+    uint32_t count = (uint32_t)answer.body.chunk_losses_named.groups.count;
+    assert_int_equal(answer.body.chunk_losses_named.chains.count, 32 * count);
+    memcpy(ret_chains, answer.body.chunk_losses_named.chains.data, 32 * count);
+    return count;
+}
+static bool is_told(chain_t *c)
+{
+    qr_message_t answer;
+    return moves_late(c->m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_losses_named, &answer);
+}
+
 /* The writer of a second device group. */
 static void another_asks(moves_t *m, uint16_t type, const void *body, qr_message_t *ret_answer)
 {
@@ -980,6 +995,8 @@ static void test_what_another_writes_does_not_leave(void **state)
     ANOTHER_ASKS(m, chunk_drop, &answer, .key = 3, .chain = c->chains[0]);
     assert_int_equal(answer.body.chunk_dropped.reason, QR_E_BUSY);
     assert_int_equal(found(c), 0);
+    ANOTHER_ASKS(m, chunk_drop, &answer, .key = 3, .chain = c->chains[0]); /* as late as it may be */
+    assert_int_equal(answer.body.chunk_dropped.reason, QR_E_BUSY);
     assert_int_equal(save(c, 0).reason, 0);
     assert_int_equal(found(c), 1);
     ANOTHER_ASKS(m, chunk_victims, &answer, .key = 4, .bytes = 1);
@@ -1042,6 +1059,74 @@ static void test_only_what_was_published_is_found(void **state)
     assert_int_equal(save(c, 0).reason, 0);
     c->published = (qr_hash_t){0};
     assert_int_equal(found(c), 0);
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* A writer begins anew alone: its publish of before may be on its way until the catalog has answered the new one. */
+static void test_what_a_writer_left_does_not_leave(void **state)
+{
+    (void)state;
+    qr_message_t answer;
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
+    for (uint32_t ends = 0; ends < 2; ends++) {
+        assert_int_equal(save(c, 0).reason, 0);
+        member_t *writer = pump_find(&m->pump, at_role(QR_ROLE_checkpoint_writer));
+        writer->epoch++;
+        memset(writer->open, 0, sizeof writer->open);
+        c->published = (qr_hash_t){0};
+        assert_int_equal(found(c), 0);
+        ANOTHER_ASKS(m, chunk_victims, &answer, .key = 4, .bytes = 1);
+        assert_int_equal(answer.body.chunk_victims_named.groups.count, 0);
+        ANOTHER_ASKS(m, chunk_drop, &answer, .key = 3, .chain = c->chains[0]);
+        assert_int_equal(answer.body.chunk_dropped.reason, QR_E_BUSY);
+        c->published = c->chains[1];
+        if (ends)
+            assert_int_equal(found(c), 0);
+        else
+            assert_int_equal(drop(c, 2), QR_E_NOT_FOUND);
+        ANOTHER_ASKS(m, chunk_victims, &answer, .key = 4, .bytes = 1);
+        assert_names(c, &answer.body.chunk_victims_named, 0, 0);
+        ANOTHER_ASKS(m, chunk_drop, &answer, .key = 3, .chain = c->chains[0]);
+        assert_int_equal(answer.body.chunk_dropped.reason, 0);
+    }
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* Storage begins anew alone: what is being published it does not know, so nothing leaves before every writer has spoken. */
+static void test_nothing_leaves_before_every_writer_has_spoken(void **state)
+{
+    (void)state;
+    qr_message_t answer;
+    moves_config_t config = plain;
+    config.writers = 2;
+    moves_t *m = moves_new(&config);
+    chain_t *c = chain_new(m, 1);
+    qr_hash_t named[PARTS];
+    for (uint32_t p = 0; p < 2; p++) assert_int_equal(save(c, p).reason, 0);
+    moves_halt(m, true);
+    moves_boot(m, 2);
+    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
+    assert_int_equal(lease(c, 5).reason, QR_E_NOT_FOUND); /* a loss */
+    assert_int_equal(victims(m, 1).groups.count, 0);
+    qr_chunk_leased_t leased = lease(c, 0);
+    assert_int_equal(leased.reason, 0);
+    assert_int_equal(release(c, leased.lease, 0, 0), 0);
+    assert_int_equal(drop(c, 0), QR_E_BUSY); /* told by the storage of before: it stays, and is not in the catalog any more */
+    assert_int_equal(found(c), 0);
+    MOVES_SAY(m, checkpoint_writer, storage, chunk_losses, .key = 7);
+    assert_false(is_told(c));
+    assert_int_equal(victims(m, 1).groups.count, 0); /* the other one may be publishing what it would name */
+    ANOTHER_ASKS(m, chunk_find, &answer, .key = 4);
+    assert_true(is_told(c));
+    assert_int_equal(losses(c, named), 1);
+    assert_memory_equal(named[0].bytes, c->chains[5].bytes, 32);
+    qr_chunk_victims_named_t may = victims(m, 1);
+    assert_names(c, &may, 0, 1);
+    assert_int_equal(drop(c, 1), 0);
     chain_destroy(&c);
     moves_destroy(m);
 }
@@ -1637,21 +1722,6 @@ static void test_a_write_under_way_at_the_end(void **state)
 /* ---- losses ------------------------------------------------------------------------------------------------------------------------ */
 
 /* The chains that storage names as lost, `now`; how many. */
-static uint32_t losses(chain_t *c, qr_hash_t ret_chains[PARTS])
-{
-    qr_message_t answer;
-    MOVES_ASK(c->m, checkpoint_writer, storage, chunk_losses, &answer, .key = 8, .now = 1);
-    uint32_t count = (uint32_t)answer.body.chunk_losses_named.groups.count;
-    assert_int_equal(answer.body.chunk_losses_named.chains.count, 32 * count);
-    memcpy(ret_chains, answer.body.chunk_losses_named.chains.data, 32 * count);
-    return count;
-}
-static bool is_told(chain_t *c)
-{
-    qr_message_t answer;
-    return moves_late(c->m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_losses_named, &answer);
-}
-
 /* Damaged, removed, asked for in vain: each is told once, named until it is dropped, and over when it is written again. */
 static void test_losses_are_named_until_they_are_dropped(void **state)
 {
@@ -1710,7 +1780,32 @@ static void test_a_loss_is_withdrawn_by_one(void **state)
                   &(qr_chunk_write_t){.key = 5, .parent = c->parents[0], .chain = c->chains[0], .tokens = {c->tokens, c->chunk}});
         assert_true(moves_late(m, QR_ROLE_checkpoint_writer, QR_MESSAGE_chunk_written, &answer));
         assert_int_equal(answer.body.chunk_written.reason, done ? 0 : QR_E_BUSY);
+        if (!done) assert_int_equal(losses(c, named), 1); /* it is still the first one's */
     }
+    chain_destroy(&c);
+    moves_destroy(m);
+}
+
+/* What one publishes another does not withdraw, though it was found to be gone meanwhile: the withdrawal could come before the publish. */
+static void test_a_loss_of_what_is_published_waits(void **state)
+{
+    (void)state;
+    moves_t *m = moves_new(&plain);
+    chain_t *c = chain_new(m, 1);
+    qr_message_t answer;
+    uint64_t second = qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0);
+    (void)pump_add(&m->pump, second, NULL, moves_hear, m);
+    assert_int_equal(save(c, 0).reason, 0);
+    moves_spoil(m, c->contents[0], true);
+    assert_int_equal(lease(c, 0).reason, QR_E_NOT_FOUND);
+    ANOTHER_ASKS(m, chunk_losses, &answer, .key = 4, .now = 1);
+    assert_int_equal(answer.body.chunk_losses_named.groups.count, 0);
+    pump_send(&m->pump, second, at_role(QR_ROLE_storage), QR_MESSAGE_chunk_losses, &(qr_chunk_losses_t){.key = 4});
+    assert_false(is_told(c));
+    assert_int_equal(found(c), 0);
+    assert_true(is_told(c));
+    ANOTHER_ASKS(m, chunk_losses, &answer, .key = 4, .now = 1);
+    assert_int_equal(answer.body.chunk_losses_named.groups.count, 1);
     chain_destroy(&c);
     moves_destroy(m);
 }
@@ -2133,6 +2228,9 @@ int main(void)
         cmocka_unit_test(test_room_is_made_by_value),
         cmocka_unit_test(test_what_another_writes_does_not_leave),
         cmocka_unit_test(test_only_what_was_published_is_found),
+        cmocka_unit_test(test_what_a_writer_left_does_not_leave),
+        cmocka_unit_test(test_nothing_leaves_before_every_writer_has_spoken),
+        cmocka_unit_test(test_a_loss_of_what_is_published_waits),
         cmocka_unit_test(test_held_chunks_do_not_leave),
         cmocka_unit_test(test_holds_fit_the_bound),
         cmocka_unit_test(test_holds_are_asked_at_the_start),

@@ -265,7 +265,7 @@ typedef struct drop {
 
 typedef struct storage {
     uint64_t address, epoch, last_us;
-    uint32_t node, unused;
+    uint32_t node, awaited; /* awaited: bit d: device d has not spoken yet (G10) */
     struct {
         uint64_t from, key; /* from 0: nobody waits for losses */
     } watches[DEVICES];
@@ -295,6 +295,17 @@ typedef struct call {
     qr_outbox_t *outbox;
 } call_t;
 
+/* Somebody who waits hears that there are some. */
+static void tell_losses(const call_t *call)
+{
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        if (call->self->watches[i].from)
+            qr_send(call->outbox, call->self->watches[i].from, chunk_losses_named,
+                    (&(qr_chunk_losses_named_t){.key = call->self->watches[i].key}));
+        call->self->watches[i].from = 0;
+    }
+}
+
 static bool is_writing(const storage_t *self, uint32_t device, const uint8_t chain[32])
 {
     return self->under_way[device].open && memcmp(self->under_way[device].chain, chain, 32) == 0;
@@ -317,6 +328,7 @@ static void begin_chunk(const call_t *call, uint32_t device, const uint8_t chain
         qr_sim_file_t *f = part_of(call->disk, chain, g);
         if (!f || !f->may_leave || f->may_leave == device + 1) continue;
         f->may_leave = 0;
+        f->kept = 1;
         shared = true;
     }
     self->under_way[device].open = 1;
@@ -332,7 +344,12 @@ static void end_chunk(const call_t *call, uint32_t device, const uint8_t publish
         qr_sim_file_t *f = ready_part(call->disk, published, g);
         if (f) f->word = PUBLISHED;
     }
+    if (!call->self->under_way[device].open) return;
     call->self->under_way[device].open = 0;
+    for (uint32_t g = 0; g < call->given->layout.group_count; g++) { /* its losses may be withdrawn by others now */
+        const qr_sim_file_t *f = part_of(call->disk, call->self->under_way[device].chain, g);
+        if (f && f->state == ASIDE) tell_losses(call);
+    }
 }
 
 /* Whether another writer may be about to publish a chunk of that chain (G10). */
@@ -341,6 +358,23 @@ static bool is_under_way(const storage_t *self, const uint8_t chain[32], uint64_
     for (uint32_t d = 0; d < DEVICES; d++)
         if (self->under_way[d].open && d + 1 != qr_address_device(asker) && memcmp(self->under_way[d].chain, chain, 32) == 0) return true;
     return false;
+}
+
+/* A device asks: nothing of before the start is open there. */
+static void hear_device(const call_t *call)
+{
+    uint32_t before = call->self->awaited;
+    call->self->awaited &= ~(1u << qr_address_device(call->message->from));
+    if (before && !call->self->awaited) tell_losses(call);
+}
+
+/* Whether a device's writer may have this file dropped (G10). */
+static bool may_leave(const call_t *call, const qr_sim_file_t *f)
+{
+    uint32_t device = qr_address_device(call->message->from);
+    if (call->self->awaited >> device & 1 || is_under_way(call->self, f->chain, call->message->from)) return false;
+    if (is_writing(call->self, device - 1, f->chain)) return !call->self->under_way[device - 1].shared;
+    return !f->kept || f->may_leave == device;
 }
 
 /* ---- the RAM tier (G7): `place` is a slot + 1, 0 = none ---- */
@@ -550,17 +584,6 @@ static void on_holds_found(const call_t *call)
 
 /* ---- losses: files that are set aside ---- */
 
-/* Somebody who waits hears that there are some. */
-static void tell_losses(const call_t *call)
-{
-    for (uint32_t i = 0; i < DEVICES; i++) {
-        if (call->self->watches[i].from)
-            qr_send(call->outbox, call->self->watches[i].from, chunk_losses_named,
-                    (&(qr_chunk_losses_named_t){.key = call->self->watches[i].key}));
-        call->self->watches[i].from = 0;
-    }
-}
-
 static void set_aside(const call_t *call, qr_sim_file_t *f)
 {
     f->state = ASIDE;
@@ -573,9 +596,11 @@ static void on_losses(const call_t *call)
     const qr_chunk_losses_t *b = &call->message->body.chunk_losses;
     uint8_t chains[32 * QR_CAPTURE_DROPS];
     uint32_t groups[QR_CAPTURE_DROPS], count = 0;
+    hear_device(call);
     for (uint32_t i = 0; i < call->disk->count && count < QR_CAPTURE_DROPS; i++) {
         qr_sim_file_t *f = &call->disk->files[i];
-        if (f->state != ASIDE || f->leaving || (f->told && f->told != call->message->from)) continue;
+        bool waits = call->self->awaited || is_under_way(call->self, f->chain, call->message->from);
+        if (f->state != ASIDE || f->leaving || (f->told ? f->told != call->message->from : waits)) continue;
         if (b->now) f->told = call->message->from;
         memcpy(chains + 32 * (size_t)count, f->chain, 32);
         groups[count++] = f->group;
@@ -595,6 +620,7 @@ static void on_find(const call_t *call)
 {
     const qr_chunk_find_t *b = &call->message->body.chunk_find;
     uint32_t depth = 0;
+    hear_device(call);
     end_chunk(call, qr_address_device(call->message->from) - 1, b->published.bytes);
     for (bool all = true; all && depth < b->chains.count / 32; depth += all)
         for (uint32_t g = 0; g < call->given->layout.group_count; g++) {
@@ -873,7 +899,7 @@ static void on_victims(const call_t *call)
     uint32_t groups[QR_CAPTURE_DROPS], count = 0;
     uint64_t sizes[QR_CAPTURE_DROPS], named = 0, after = 0;
     begin_errand(call);
-    while (call->self->holds_known && count < QR_CAPTURE_DROPS && named < b->bytes) {
+    while (call->self->holds_known && !call->self->awaited && count < QR_CAPTURE_DROPS && named < b->bytes) {
         qr_sim_file_t *least = NULL;
         for (uint32_t i = 0; i < call->disk->count; i++) {
             qr_sim_file_t *f = &call->disk->files[i];
@@ -902,7 +928,7 @@ static void on_drop(const call_t *call)
     drop_t *d = call->self->drops;
     while (d < call->self->drops + DROPS && d->from) d++;
     bool stands = f && (f->state == DURABLE || f->state == ASIDE);
-    if (f && f->state == DURABLE && is_under_way(call->self, f->chain, call->message->from)) { /* G10 */
+    if (f && f->state == DURABLE && !f->leaving && !may_leave(call, f)) {
         f->word = UNPUBLISHED;
         qr_send(call->outbox, call->message->from, chunk_dropped, (&(qr_chunk_dropped_t){.key = b->key, .reason = QR_E_BUSY}));
         return;
@@ -960,14 +986,17 @@ static void on_start(const call_t *call)
         const qr_sim_catalog_t *catalog = qr_sim_given(call->given)->catalog;
         bool said = f->state == DURABLE && catalog && qr_sim_catalog_says(catalog, call->self->node, f->chain, f->group);
         f->word = said ? PUBLISHED : UNHEARD;
-        f->may_leave = 0;
+        f->may_leave = f->kept = 0;
         call->store->counts.adopted += f->state == DURABLE;
     }
     qr_send(call->outbox, call->message->from, ready, (&(qr_ready_t){0}));
     const qr_u64s_t *partners = &call->message->body.start.partners;
-    for (uint64_t i = 0; i < partners->count; i++)
-        if (qr_address_role(partners->data[i]) == QR_ROLE_facts && qr_address_node(partners->data[i]) == call->self->node + 1)
-            call->self->facts = partners->data[i];
+    for (uint64_t i = 0; i < partners->count; i++) {
+        if (qr_address_node(partners->data[i]) != call->self->node + 1) continue;
+        if (qr_address_role(partners->data[i]) == QR_ROLE_facts) call->self->facts = partners->data[i];
+        if (qr_address_role(partners->data[i]) == QR_ROLE_checkpoint_writer)
+            call->self->awaited |= 1u << qr_address_device(partners->data[i]);
+    }
     call->self->holds_known = call->self->facts == 0;
     holds_ask(call, (qr_bytes_t){0});
 }

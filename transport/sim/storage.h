@@ -16,8 +16,9 @@
  * G8. Chunks of a hold (storage_holds.h) are nobody's victims, and at most as many are held as the disk has room for; none is named before the
  *     holds of before are known. A held file is dropped only by who was told to, lost it, or wrote it in vain.
  * G9. Only what the log is known to name is counted as found (storage.c, SO7).
- * G10. The chunk that a device's writer last wrote is no other device's victim until the writer asks for something new, and another's drop
- *     of it is refused: its publish may be on its way (storage.c, SO11). */
+ * G10. The chunk that a device's writer last wrote is no other device's victim or loss until the writer asks for something new, and
+ *     another's drop of it is refused, then and later: its publish may be on its way (storage.c, SO11). Until every device of the node has
+ *     been heard nothing is named (SO12). */
 #ifndef QR_SIM_STORAGE_H
 #define QR_SIM_STORAGE_H
 
@@ -76,9 +77,9 @@ typedef struct qr_sim_file {
      * found; removed: by somebody else. */
     uint32_t leases, damaged, leaving, was_aside, removed, times, word;
     /* may_drop: bit d: device d was told so in its errand, as a victim or because its publish was refused. may_leave: the device that was
-     * told last that it may leave, until another one writes it. publisher: the device that last published or (withdraws) withdrew it, with
+     * told last that it may leave, until another one writes it (kept). publisher: the device that last published or (withdraws) withdrew it, with
      * sequence. */
-    uint32_t may_drop, may_leave, publisher, withdraws;
+    uint32_t may_drop, may_leave, kept, publisher, withdraws;
     uint64_t sequence;
     uint8_t chain[32], content[32];
     uint64_t bytes, key, due_us, trusted_epoch, told; /* told: who withdraws it from the catalog, 0 nobody; key: least leaves first;
