@@ -19,7 +19,7 @@ configure() { # folder, options...
   cmake -S . -B "$folder" "$@" >"$folder.log" 2>&1 || { cat "$folder.log"; return 1; }
 }
 build() { # folder, targets... (everything)
-  cmake --build "$1" -j "$jobs" ${2:+--target "${@:2}"} >"$1.log" 2>&1 || { grep -E 'error|warning|Error' -A6 "$1.log" | head -60; return 1; }
+  cmake --build "$1" -j "$jobs" ${2:+--target "${@:2}"} >"$1.log" 2>&1 || { grep -E '(error|warning|Error)[: ]' -A6 "$1.log" | head -60; return 1; }
 }
 suite() { # folder, ctest options...
   local folder=$1 out
