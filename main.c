@@ -26,6 +26,7 @@
 #include "actors/worker.h"
 #include "base/error.h"
 #include "base/nearest.h"
+#include "messages/describe.h"
 #include "model/decoder.h"
 #include "model/doctor.h"
 #include "model/inspect.h"
@@ -34,6 +35,7 @@
 #include "store/folder.h"
 #include "store/inspect.h"
 #include "store/staging.h"
+#include "transport/link.h"
 #include "transport/mesh.h"
 #include "transport/replay.h"
 #include "transport/sim/simulate.h"
@@ -41,6 +43,7 @@
 #include "transport/uplink.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -801,7 +804,12 @@ static void print_subcommands(FILE *out)
 {
     fprintf(out, "usage: quire SUBCOMMAND [options]\n");
     for (size_t i = 0; i < QR_COUNT(subcommands); i++) fprintf(out, "  %-12s %s\n", subcommands[i].name, subcommands[i].sentence);
-    fprintf(out, "quire SUBCOMMAND --help lists its options.\n");
+    fprintf(out, "quire SUBCOMMAND --help lists its options. quire --version says what was built.\n");
+}
+/* Nodes of one mesh need the same protocol and schema. */
+static void print_version(void)
+{
+    printf("quire %s, protocol %u, schema %016" PRIx64 "\n", QR_PROGRAM_VERSION, QR_LINK_PROTOCOL, qr_describe_hash());
 }
 /* What was printed reached its reader, or the status says it did not. */
 static int printed(int status)
@@ -815,6 +823,7 @@ int main(int count, char **word)
 {
     if (count < 2) return print_subcommands(stderr), EXIT_USAGE;
     if (!strcmp(word[1], "--help") || !strcmp(word[1], "-h") || !strcmp(word[1], "help")) return print_subcommands(stdout), printed(0);
+    if (!strcmp(word[1], "--version")) return print_version(), printed(0);
     size_t nearest = 0;
     for (size_t i = 0; i < QR_COUNT(subcommands); i++) {
         if (!strcmp(word[1], subcommands[i].name)) return printed(subcommands[i].main(count - 2, word + 2));

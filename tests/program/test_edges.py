@@ -91,6 +91,9 @@ class CommandLine(unittest.TestCase):
             for option in ("--help", "-h"):
                 self.assertIn("usage: quire", run(*words, option).stdout)
 
+    def test_version(self):
+        self.assertRegex(run("--version").stdout, r"^quire \d+\.\d+\.\d+, protocol \d+, schema [0-9a-f]{16}\n$")
+
     def test_doctor(self):
         done = run("doctor", timeout=120)
         self.assertIn("avx", done.stdout.lower())
