@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <jansson.h>
+#include <microhttpd.h>
 #include <sys/stat.h>
 
 #include "actors/io/keys.h"
@@ -509,6 +510,8 @@ static void test_smuggling(void **state)
         "POST /v1/completions HTTP/1.1\r\n\tTransfer-Encoding: chunked\r\nHost: x\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         "POST /v1/completions HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     };
+    /* From 1.0 on the library refuses some of them itself, as a page of HTML. */
+    const char *refusal = atoi(MHD_get_version()) >= 1 ? "<html>" : "request has";
     uint32_t before = stand_get(s, &s->submits);
     for (size_t i = 0; i < QR_COUNT(heads) + QR_COUNT(starts); i++) {
         char bytes[400];
@@ -518,7 +521,8 @@ static void test_smuggling(void **state)
         int n = snprintf(bytes, sizeof bytes, "%s%sGET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
                          whole ? "" : "POST /v1/completions HTTP/1.1\r\nHost: x\r\n", head);
         reply_t r = client_ask_raw(s, bytes, (size_t)n);
-        if (r.status != 400 || !strstr(r.bytes, "request has")) fail_msg("%s: status %d: %s", head, r.status, r.body);
+        if (r.status != 400 || (!strstr(r.bytes, "request has") && !strstr(r.bytes, refusal)))
+            fail_msg("%s: status %d: %s", head, r.status, r.body);
         assert_null(strstr(r.bytes, "\"object\":\"list\""));
         free(r.bytes);
     }
