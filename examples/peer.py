@@ -6,7 +6,8 @@ comes back. Everything it knows of messages it reads from messages/README.md, wh
     build/quire node --topology examples/deploy/python-peer.conf --node device0 --model M.gguf &
     examples/peer.py --tokens 504,3575,282,4649,314 --max-tokens 16
 
-With CURVE: --secret FILE (made by `quire keys`) and --server-key, the public key of the other node in the topology file.
+With CURVE: --secret FILE (made by `quire keys`) and --server-key=KEY, the public key of the other node in the topology file (with '=': a
+key may begin with '-').
 """
 import argparse
 import json
@@ -195,11 +196,11 @@ def main():
     parser.add_argument("--tokens", type=u32s, required=True, help="prompt as token ids, 1,2,3")
     parser.add_argument("--max-tokens", type=u32, default=16)
     parser.add_argument("--secret", type=secret_of, help="file of our CURVE secret key")
-    parser.add_argument("--server-key", help="CURVE public key of the other node")
+    parser.add_argument("--server-key", help="CURVE public key of the other node; --server-key=KEY where it begins with '-'")
     parser.add_argument("--chatty", action="store_true", help="show every message on stderr")
     words = parser.parse_args()
     if words.secret and len(words.server_key or "") != 40:
-        parser.error("--secret needs --server-key, the 40 characters behind `public` of the other node in the topology file")
+        parser.error("--secret needs --server-key=KEY, the 40 characters behind `public` of the other node in the topology file")
     document = Document()
     link = Link(document, words.endpoint, words.node, words.peer, words.secret, (words.server_key or "").encode(), words.chatty)
     link.open()

@@ -91,7 +91,7 @@ class PythonPeer(unittest.TestCase):
             self.assertEqual(answer[: len(self.sampled)], self.sampled)
             self.cancel(link, router, worker)
             link.socket.close()
-            words = ["--secret", device.secret, "--server-key", device.keys["device0"]] if curve else []
+            words = ["--secret", device.secret, f"--server-key={device.keys['device0']}"] if curve else []
             words += ["--endpoint", device.endpoint, "--tokens", ",".join(map(str, PROMPTS[0])), "--max-tokens", "20"]
             shown = subprocess.run([sys.executable, os.path.join(EXAMPLES, "peer.py"), *words], capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertEqual(shown.returncode, 0, shown.stderr)
