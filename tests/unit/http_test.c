@@ -602,6 +602,14 @@ static void test_SE_03(void **state)
     stand_destroy(s);
 }
 
+/* What all threads of this process have worked. */
+static uint64_t process_us(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
 static void test_SE_05(void **state)
 {
     stand_t *s = *state;
@@ -622,8 +630,9 @@ static void test_SE_05(void **state)
     uint32_t before = stand_get(s, &s->submits);
     for (size_t i = 0; i < QR_COUNT(bad); i++) {
         snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],%s}", bad[i].field);
+        uint64_t worked_us = process_us();
         reply_t r = client_post(s, "/v1/chat/completions", body);
-        assert_true(r.took_us < 50000);
+        assert_true(process_us() - worked_us < 50000); /* of the processor: a busy machine renders nothing either */
         assert_error(r, 400, bad[i].param, NULL);
     }
     assert_int_equal(stand_get(s, &s->submits), before);
@@ -965,17 +974,22 @@ static void test_finished_stream_expires(void **state)
     stand_set(s, client_timeout_ms, 300); /* libmicrohttpd keeps its minute */
     for (int ms = 0; stand_get(s, &s->client_timeout_ms) && ms < 1000 * STAND_WAIT_S; ms++) usleep(1000);
     assert_int_equal(stand_get(s, &s->client_timeout_ms), 0);
-    stand_set(s, step_us, 5000); /* slow enough for its thread: only the full socket makes events wait */
-    int before = descriptor_count();
-    int fd = client_open_post(s, "/v1/completions", "{\"prompt\":\"FLOOD\",\"stream\":true}");
-    assert_true(stand_wait(s, &s->cancels, 1));
-    for (int i = 0; i < 3000 && descriptor_count() > before + 1; i++) usleep(10000); /* half of libmicrohttpd's minute */
-    assert_int_equal(descriptor_count(), before + 1);                                /* its end is closed, ours is not */
-    reply_t r = client_read(fd);
-    assert_int_equal(r.status, 200);
-    assert_false(r.whole);
-    free(r.bytes);
-    close(fd);
+    /* Events must wait because the socket is full, not because this process had no turn: then all would fit and the answer be whole. */
+    bool whole = true;
+    for (uint32_t step_us = 5000, tries = 1; whole && tries <= 4; step_us *= 4, tries++) {
+        stand_set(s, step_us, step_us);
+        int before = descriptor_count();
+        int fd = client_open_post(s, "/v1/completions", "{\"prompt\":\"FLOOD\",\"stream\":true}");
+        assert_true(stand_wait(s, &s->cancels, tries));
+        for (int i = 0; i < 3000 && descriptor_count() > before + 1; i++) usleep(10000); /* half of libmicrohttpd's minute */
+        assert_int_equal(descriptor_count(), before + 1);                                /* its end is closed, ours is not */
+        reply_t r = client_read(fd);
+        assert_int_equal(r.status, 200);
+        whole = r.whole;
+        free(r.bytes);
+        close(fd);
+    }
+    assert_false(whole);
     stand_destroy(s);
 }
 
