@@ -1011,15 +1011,23 @@ static void test_what_another_writes_does_not_leave(void **state)
     moves_destroy(m);
 }
 
+/* A chain of so many chunks that its own writer saves, and another writer of the node that asks what ANOTHER_ASKS says. */
+static moves_t *two_writers(uint32_t chunks, chain_t **ret_chain)
+{
+    moves_t *m = moves_new(&plain);
+    *ret_chain = chain_new(m, chunks);
+    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
+    return m;
+}
+
 /* What counts as found is in the catalog: not what is being published, was written in vain, is written by two or may be withdrawn. */
 static void test_only_what_was_published_is_found(void **state)
 {
     (void)state;
     qr_message_t answer;
-    moves_t *m = moves_new(&plain);
-    chain_t *c = chain_new(m, 1);
+    chain_t *c;
+    moves_t *m = two_writers(1, &c);
     const qr_bytes_t first = {c->chains[0].bytes, 32};
-    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
     assert_int_equal(save(c, 0).reason, 0);
     ANOTHER_ASKS(m, chunk_find, &answer, .key = 4, .chains = first);
     assert_int_equal(answer.body.chunk_found.depth, 0); /* its publish is on its way */
@@ -1068,9 +1076,8 @@ static void test_what_a_writer_left_does_not_leave(void **state)
 {
     (void)state;
     qr_message_t answer;
-    moves_t *m = moves_new(&plain);
-    chain_t *c = chain_new(m, 1);
-    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
+    chain_t *c;
+    moves_t *m = two_writers(1, &c);
     for (uint32_t ends = 0; ends < 2; ends++) {
         assert_int_equal(save(c, 0).reason, 0);
         member_t *writer = pump_find(&m->pump, at_role(QR_ROLE_checkpoint_writer));
