@@ -974,6 +974,15 @@ static void another_asks(moves_t *m, uint16_t type, const void *body, qr_message
 }
 #define ANOTHER_ASKS(m, name, answer, ...) another_asks((m), QR_MESSAGE_##name, &(qr_##name##_t){__VA_ARGS__}, (answer))
 
+/* A chunk that its own writer saves, and another writer of the node that asks what ANOTHER_ASKS says. */
+static moves_t *two_writers(const moves_config_t *config, chain_t **ret_chain)
+{
+    moves_t *m = moves_new(config);
+    *ret_chain = chain_new(m, 1);
+    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
+    return m;
+}
+
 /* Another writer of the node asks: what one writes does not leave for it before its publish can be in the catalog. */
 static void test_what_another_writes_does_not_leave(void **state)
 {
@@ -981,9 +990,8 @@ static void test_what_another_writes_does_not_leave(void **state)
     qr_message_t answer;
     moves_config_t config = plain;
     config.store_bytes = 2ull * (8192 + 2 * 2 * 64 * 32);
-    moves_t *m = moves_new(&config);
-    chain_t *c = chain_new(m, 1);
-    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
+    chain_t *c;
+    moves_t *m = two_writers(&config, &c);
     assert_int_equal(save(c, 0).reason, 0);
     ANOTHER_ASKS(m, chunk_victims, &answer, .key = 4, .bytes = 1);
     assert_int_equal(answer.body.chunk_victims_named.groups.count, 0);
@@ -1011,22 +1019,13 @@ static void test_what_another_writes_does_not_leave(void **state)
     moves_destroy(m);
 }
 
-/* A chain of so many chunks that its own writer saves, and another writer of the node that asks what ANOTHER_ASKS says. */
-static moves_t *two_writers(uint32_t chunks, chain_t **ret_chain)
-{
-    moves_t *m = moves_new(&plain);
-    *ret_chain = chain_new(m, chunks);
-    (void)pump_add(&m->pump, qr_address(NODE, 2, QR_ROLE_checkpoint_writer, 0), NULL, moves_hear, m);
-    return m;
-}
-
 /* What counts as found is in the catalog: not what is being published, was written in vain, is written by two or may be withdrawn. */
 static void test_only_what_was_published_is_found(void **state)
 {
     (void)state;
     qr_message_t answer;
     chain_t *c;
-    moves_t *m = two_writers(1, &c);
+    moves_t *m = two_writers(&plain, &c);
     const qr_bytes_t first = {c->chains[0].bytes, 32};
     assert_int_equal(save(c, 0).reason, 0);
     ANOTHER_ASKS(m, chunk_find, &answer, .key = 4, .chains = first);
@@ -1077,7 +1076,7 @@ static void test_what_a_writer_left_does_not_leave(void **state)
     (void)state;
     qr_message_t answer;
     chain_t *c;
-    moves_t *m = two_writers(1, &c);
+    moves_t *m = two_writers(&plain, &c);
     for (uint32_t ends = 0; ends < 2; ends++) {
         assert_int_equal(save(c, 0).reason, 0);
         member_t *writer = pump_find(&m->pump, at_role(QR_ROLE_checkpoint_writer));
